@@ -277,9 +277,13 @@ def _regions() -> dict[str, Any]:
 
 
 _PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "decode": _decode, "ahead": _ahead, "position": _position, "lengths": _lengths, "sizes": _sizes,
+    "decode": _decode,
+    "ahead": _ahead,
+    "position": _position,
+    "lengths": _lengths,
+    "sizes": _sizes,
     "regions": _regions,
-}  # fmt: skip
+}
 
 
 def _work(parts: list[str], ours: bool, folder: str) -> dict[str, Any]:
@@ -336,14 +340,22 @@ def _starts(part: str) -> dict[bool, Any]:
 
 def _start_rows(what: str, found: dict[bool, Any], wanted: float) -> Iterator[Measurement]:
     first, second = found[True]
-    yield at_least(GROUP, f"{what}: second start, the first result", second["first"], wanted, unit="s",
-                   peer=first["first"], name="first start")  # fmt: skip
+    yield at_least(
+        GROUP,
+        f"{what}: second start, the first result",
+        second["first"],
+        wanted,
+        unit="s",
+        peer=first["first"],
+        name="first start",
+    )
     if isinstance(found[False][-1], str):
         yield Measurement(GROUP, f"{what}: second start", second["first"], "s", peer=f"npugraph_ex: {found[False][-1]}")
         return
     first_other, second_other = found[False]
-    yield beside(GROUP, f"{what}: second start", second["first"], unit="s", peer=second_other["first"],
-                 name="npugraph_ex")  # fmt: skip
+    yield beside(
+        GROUP, f"{what}: second start", second["first"], unit="s", peer=second_other["first"], name="npugraph_ex"
+    )
     yield beside(GROUP, f"{what}: first start", first["first"], unit="s", peer=first_other["first"], name="npugraph_ex")
 
 
@@ -387,8 +399,15 @@ def measure() -> Iterator[Measurement]:
     yield _against(f"{sizes}: captures", "captures", "captures", ours["sizes"], other["sizes"])
     yield _against(f"{sizes}: bytes of the pools", "pool", "KB", ours["sizes"], other["sizes"], 1, 1 / 1024)
     regions, what = ours["regions"], f"{LAYERS} equal layers with nested_compile_region"
-    yield at_most(GROUP, f"{what}: conversion and verification", regions["region, to GE"], 0.34, unit="s",
-                  peer=regions["plain, to GE"], name="without it")  # fmt: skip
+    yield at_most(
+        GROUP,
+        f"{what}: conversion and verification",
+        regions["region, to GE"],
+        0.34,
+        unit="s",
+        peer=regions["plain, to GE"],
+        name="without it",
+    )
     whole = f"{what}: from dynamo's graph to what it calls"
     yield beside(GROUP, whole, regions["region"], unit="s", peer=regions["plain"], name="without it")
     yield _against(whole, "region", "s", regions, other["regions"])

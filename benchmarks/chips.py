@@ -84,8 +84,12 @@ def row(model: str, dtype: str, plain: Graph, graph: Graph, report: check.CheckR
     for entry in report.rows:
         if entry.verdict.state == "aicore":
             strengths[entry.verdict.strength] += len(entry.nodes)
-    on_core = (strengths["listed"], strengths["measured"] + strengths["same core"], strengths["launched"],
-               strengths["documented"])  # fmt: skip
+    on_core = (
+        strengths["listed"],
+        strengths["measured"] + strengths["same core"],
+        strengths["launched"],
+        strengths["documented"],
+    )
     others = (counts[state] for state in ("open", "device", "aicpu", "none", "unknown"))
     numbers = map(str, (*on_core, *others))
     cells: tuple[Any, ...] = (model, dtype, *numbers, other, _listed(troubles), _listed(unknown))
@@ -110,9 +114,22 @@ def page(found: dict[tuple[str, str], dict[str, str]]) -> str:
         "runs on AI Core, though nobody names these types. `--cann` reads an installation, which has all. Ascend 310P",
         "has no bfloat16, so that its rows are of float32 and float16.",
     ]
-    head = ("model", "type", "AI Core", "measured", "launched", "documented", "types open", "no kernel needed",
-            "AI CPU", "no kernel", "unknown", "in another form", "AI CPU or no kernel",
-            "unknown operators")  # fmt: skip
+    head = (
+        "model",
+        "type",
+        "AI Core",
+        "measured",
+        "launched",
+        "documented",
+        "types open",
+        "no kernel needed",
+        "AI CPU",
+        "no kernel",
+        "unknown",
+        "in another form",
+        "AI CPU or no kernel",
+        "unknown operators",
+    )
     for soc in CHIPS:
         lines += ["", f"## {soc}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         lines += [lines_of[soc] for lines_of in found.values() if soc in lines_of]

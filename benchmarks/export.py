@@ -117,8 +117,14 @@ def child_load(folder: Path, _: int) -> dict[str, float]:
         if path.is_file() and path.stat().st_size:
             numpy.memmap(path, mode="r")
     memmap = time.perf_counter() - start
-    return {"imports": imports, "load": times["True"], "fast": times["fast"], "sizes": times["sizes"], "own": own,
-            "memmap": memmap}  # fmt: skip
+    return {
+        "imports": imports,
+        "load": times["True"],
+        "fast": times["fast"],
+        "sizes": times["sizes"],
+        "own": own,
+        "memmap": memmap,
+    }
 
 
 def child(
@@ -153,27 +159,60 @@ def measure() -> Iterator[Measurement]:
     mb = 1 << 20
     for what, key in (("save_graph", "export"), ("dynamo_export", "dynamo_export")):
         yield at_most(
-            GROUP, f"{size}: {what}, at least 80 % of the disk's speed",
-            saved[key], 1.25, unit="s", peer=saved["raw"], name="sequential write and flush",
-        )  # fmt: skip
+            GROUP,
+            f"{size}: {what}, at least 80 % of the disk's speed",
+            saved[key],
+            1.25,
+            unit="s",
+            peer=saved["raw"],
+            name="sequential write and flush",
+        )
     yield at_most(
-        GROUP, f"{size}: peak memory beyond torch itself; limit is the weights x 1.05 + 200 MB",
-        saved["peak"] / mb, saved["bytes"] * 1.05 / mb + 200, unit="MB",
-    )  # fmt: skip
+        GROUP,
+        f"{size}: peak memory beyond torch itself; limit is the weights x 1.05 + 200 MB",
+        saved["peak"] / mb,
+        saved["bytes"] * 1.05 / mb + 200,
+        unit="MB",
+    )
     for verify in ("fast", "sizes"):
         what = f"{size}: load_graph(verify='{verify}') until it can be called"
         yield at_most(GROUP, what, loaded[verify], 0.1, unit="s")
-    yield beside(GROUP, f"{size}: load_graph, verify='fast'", loaded["fast"], unit="s", peer=loaded["memmap"],
-                 name="numpy.memmap")  # fmt: skip
-    yield beside(GROUP, f"{size}: load_graph that compares every byte, the default", loaded["load"], unit="s",
-                 peer=loaded["fast"], name="verify='fast'")  # fmt: skip
-    yield beside(GROUP, "the first load_graph of a process, imports included", loaded["imports"], unit="s",
-                 peer=loaded["fast"], name="a later one")  # fmt: skip
+    yield beside(
+        GROUP,
+        f"{size}: load_graph, verify='fast'",
+        loaded["fast"],
+        unit="s",
+        peer=loaded["memmap"],
+        name="numpy.memmap",
+    )
+    yield beside(
+        GROUP,
+        f"{size}: load_graph that compares every byte, the default",
+        loaded["load"],
+        unit="s",
+        peer=loaded["fast"],
+        name="verify='fast'",
+    )
+    yield beside(
+        GROUP,
+        "the first load_graph of a process, imports included",
+        loaded["imports"],
+        unit="s",
+        peer=loaded["fast"],
+        name="a later one",
+    )
     yield at_most(
         GROUP, f"{size}: memory of its own after a run that reads every weight", loaded["own"] / mb, 200, unit="MB"
     )
-    yield at_most(GROUP, f"{size}: bytes on disk to bytes of weights", on_disk / mb, 1.001, unit="MB",
-                  peer=saved["bytes"] / mb, name="weights")  # fmt: skip
+    yield at_most(
+        GROUP,
+        f"{size}: bytes on disk to bytes of weights",
+        on_disk / mb,
+        1.001,
+        unit="MB",
+        peer=saved["bytes"] / mb,
+        name="weights",
+    )
 
 
 if __name__ == "__main__":

@@ -104,8 +104,20 @@ def measure() -> Iterator[Measurement]:
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "graphs.md"
 _MOVES = ("Transpose", "TransposeD", "Reshape", "Cast", "Unsqueeze")
-FUSED = ("AddLayerNorm", "AddRmsNorm", "FlashAttentionScore", "GeGluV2", "Gelu", "LayerNormV4", "MoeGatingTopKSoftmax",
-         "MoeGatingTopKSoftmaxV2", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu", "Swish")  # fmt: skip
+FUSED = (
+    "AddLayerNorm",
+    "AddRmsNorm",
+    "FlashAttentionScore",
+    "GeGluV2",
+    "Gelu",
+    "LayerNormV4",
+    "MoeGatingTopKSoftmax",
+    "MoeGatingTopKSoftmaxV2",
+    "RmsNorm",
+    "RotaryPositionEmbedding",
+    "SwiGlu",
+    "Swish",
+)
 
 
 def back_to_back(graph: Graph) -> int:

@@ -32,8 +32,12 @@ def planned(model: str, layers: int | None = None) -> dict[str, float]:
     variables = {**os.environ, **({} if layers is None else {"LAYERS": str(layers)})}
     done = subprocess.run(
         [sys.executable, "-c", _CHILD, f"{MODELS}:{model}"],
-        env=variables, capture_output=True, text=True, check=True, timeout=1800,
-    )  # fmt: skip
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=1800,
+    )
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 

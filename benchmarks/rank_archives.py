@@ -89,14 +89,29 @@ def measure() -> Iterator[Measurement]:
     mb = 1 << 20
     loading = f"a rank of {RANKS}, {saved['weights'] / mb:.0f} MB in a folder that was moved: a new process"
     yield at_most(
-        GROUP, f"{loading} loads and checks it, processor time after torch's import, slowest rank", max(firsts), 1.0,
+        GROUP,
+        f"{loading} loads and checks it, processor time after torch's import, slowest rank",
+        max(firsts),
+        1.0,
         unit="s",
-    )  # fmt: skip
+    )
     if without is not None:
-        yield at_most(GROUP, f"{loading} loads and checks it for engine cann, without torch, processor time", without,
-                      1.0, unit="s")  # fmt: skip
-    yield at_most(GROUP, f"archives of {RANKS} ranks: bytes on disk to different bytes of weights",
-                  saved["stored"] / mb, 1.01, unit="MB", peer=saved["weights"] / mb, name="weights")  # fmt: skip
+        yield at_most(
+            GROUP,
+            f"{loading} loads and checks it for engine cann, without torch, processor time",
+            without,
+            1.0,
+            unit="s",
+        )
+    yield at_most(
+        GROUP,
+        f"archives of {RANKS} ranks: bytes on disk to different bytes of weights",
+        saved["stored"] / mb,
+        1.01,
+        unit="MB",
+        peer=saved["weights"] / mb,
+        name="weights",
+    )
 
 
 if __name__ == "__main__":

@@ -98,9 +98,12 @@ def keep(rows: list[Measurement], load: float) -> None:
     """Append the rows to the history, one line of JSON each."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     run = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S"), "commit": commit.stdout.strip(), "machine": machine(),
-        "load": round(load, 1), "small": rows_module.small,
-    }  # fmt: skip
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "commit": commit.stdout.strip(),
+        "machine": machine(),
+        "load": round(load, 1),
+        "small": rows_module.small,
+    }
     with HISTORY.open("a") as out:
         for row in rows:
             out.write(json.dumps({**run, **dataclasses.asdict(row)}) + "\n")
@@ -118,38 +121,46 @@ def history() -> dict[tuple[str, str], list[dict[str, object]]]:
 
 _LEADS = {
     "en": [
-        "# Speed and memory over time", "",
+        "# Speed and memory over time",
+        "",
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
         "numbered as listed below their plot; each is followed by its runs, and how many of them shared the machine",
-        "with other programs.", "",
+        "with other programs.",
+        "",
         "A call that computes little is mostly torch's. dynamo's guards and frames and AOTAutograd's wrapper around a",
         "function that computes nothing take 1.6 times what eager takes for a whole MLP of five operators on 8",
         "numbers (36 and 23 us of processor time on one thread, torch 2.13), so no backend reaches 1.1 there. With the",
         "operators it is 57 us if they are four calls of ATen written by hand, and 59 us with ours. Both comparisons",
-        "are rows of the group `steady`.", "",
+        "are rows of the group `steady`.",
+        "",
         "Models near 1.0 in `steady` do eager's own work: of a Llama's forward 94 % is the same matrix products, of",
         "CREPE nearly all the same convolutions, and AOTAutograd alone (`aot_eager`) takes 1.03 of eager for the",
         "ResNet-50 training step. `TAIR_CPU_PROGRAM=inductor` fuses what is left; its rows are the group `inductor`.",
-        "A second start by `torch.compile` is dynamo's tracing, which `cache_compile` leaves out.", "",
+        "A second start by `torch.compile` is dynamo's tracing, which `cache_compile` leaves out.",
+        "",
     ],
     "zh": [
-        "# 速度与内存的变化", "",
+        "# 速度与内存的变化",
+        "",
         "由 `make bench` 根据 `benchmarks/history.jsonl` 生成；最新的表见",
         "[benchmarks/results.md](../benchmarks/results.md)。每条线是表中一行在最近几次运行中的值：",
         "实测值除以目标允许的最大值，不大于 1 就达到目标。各行的编号见图下的列表，行名为英文；",
-        "其后是运行次数，以及其中与其他程序同时运行的次数。", "",
+        "其后是运行次数，以及其中与其他程序同时运行的次数。",
+        "",
         "计算量很小的调用，时间主要花在 torch 自身：dynamo 的守卫和帧，加上 AOTAutograd 的外层，",
         "包住一个什么都不算的函数，就要用 eager 执行整个五算子 MLP（8 个数）的 1.6 倍时间",
         "（单线程处理器时间 36 与 23 微秒，torch 2.13），因此任何后端在那里都达不到 1.1。",
-        "带上算子，手写的四次 ATen 调用为 57 微秒，本项目为 59 微秒。这两个比较都是 `steady` 组中的行。", "",
+        "带上算子，手写的四次 ATen 调用为 57 微秒，本项目为 59 微秒。这两个比较都是 `steady` 组中的行。",
+        "",
         "`steady` 中接近 1.0 的模型，做的就是 eager 自己的计算：Llama 前向的 94 % 是同样的矩阵乘，",
         "CREPE 几乎全是同样的卷积；ResNet-50 训练步单是 AOTAutograd（`aot_eager`）就要 eager 的 1.03 倍。",
         "`TAIR_CPU_PROGRAM=inductor` 融合其余部分，",
-        "结果见 `inductor` 组。用 `torch.compile` 第二次启动的时间是 dynamo 的追踪，`cache_compile` 省去了它。", "",
+        "结果见 `inductor` 组。用 `torch.compile` 第二次启动的时间是 dynamo 的追踪，`cache_compile` 省去了它。",
+        "",
     ],
-}  # fmt: skip
+}
 
 
 def page(language: str = "en") -> str:

@@ -58,9 +58,18 @@ def host(tmp_path_factory):
     made = Host(folder, folder / "dist")
     for package in ("ge-graph", "ge-runtime-native", "tair-export"):
         made.run(
-            UV, "build", "-q", "--wheel", "--no-sources", "--no-index", "--find-links", WHEELHOUSE,
-            "-o", made.wheels, ROOT / "packages" / package,
-        )  # fmt: skip
+            UV,
+            "build",
+            "-q",
+            "--wheel",
+            "--no-sources",
+            "--no-index",
+            "--find-links",
+            WHEELHOUSE,
+            "-o",
+            made.wheels,
+            ROOT / "packages" / package,
+        )
     made.run(UV, "venv", "-q", "--python", sys.executable, folder / "venv")
     made.install("tair-export")
     return made

@@ -141,18 +141,22 @@ HEALTHY = {
     "bilinear": (lambda: Apply(lambda x: f.interpolate(x, scale_factor=2.0, mode="bilinear")), image),
     "sorted": (lambda: Apply(lambda x: x.sort(-1)), few),
     "top": (lambda: Apply(lambda x: (x.topk(3)[0], x.argmax(-1), x.max(1)[1])), few),
-    "loss": (lambda: Apply(lambda x, m: f.cross_entropy(m(x).reshape(-1, D), torch.arange(B * T) % D), nn.Linear(D, D)),
-             tokens),
+    "loss": (
+        lambda: Apply(lambda x, m: f.cross_entropy(m(x).reshape(-1, D), torch.arange(B * T) % D), nn.Linear(D, D)),
+        tokens,
+    ),
     "log_softmax": (lambda: Apply(lambda x: x.log_softmax(-1).logsumexp(1)), tokens),
     "statistics": (lambda: Apply(lambda x: (x.var(1), x.std(-1), x.norm(dim=1), x.mean())), tokens),
     "sums": (lambda: Apply(lambda x: (x.cumsum(1), x.sum(), x.sum((0, 1)), (x * 0.1 + 1).prod(-1))), tokens),
     "functions": (lambda: Apply(lambda x: torch.stack([x.exp(), x.sin(), x.erf(), x.abs().log1p(), x.sinh()])), tokens),
     "cancelling": (lambda: Apply(lambda x: (x + 100).sum(1) - (x + 100.5).sum(1)), tokens),
     "masked": (lambda: Apply(lambda x: x.masked_fill(x > 0.5, float("-inf")).softmax(-1).nan_to_num()), tokens),
-    "embedding": (lambda: Apply(lambda x, e, m: m(e(x.abs().long() % 10)), nn.Embedding(10, D), nn.Linear(D, 4)),
-                  tokens),
+    "embedding": (
+        lambda: Apply(lambda x, e, m: m(e(x.abs().long() % 10)), nn.Embedding(10, D), nn.Linear(D, 4)),
+        tokens,
+    ),
     "random": (lambda: Apply(lambda x, m: m(x) + torch.rand_like(x), nn.Linear(D, D)), tokens),
-}  # fmt: skip
+}
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 QUICK = [("rms", "bfloat16", True), ("mixture", "float32", False), ("scattered", "float32", False)]
 ALL = [(n, t, b) for n in HEALTHY for t in TYPES for b in (False, True)]
@@ -273,8 +277,7 @@ def right(found, faulty):
     rows = {r.node for r in found.rows if r.graph == "forward 1"}
     reached = {faulty.node}
     while True:
-        more = {n for n in faulty.graph.nodes
-                if any(t.node in reached and t.node.name not in rows for t in edges(n))}  # fmt: skip
+        more = {n for n in faulty.graph.nodes if any(t.node in reached and t.node.name not in rows for t in edges(n))}
         if more <= reached:
             return found.first.node in {n.name for n in reached if n.name in rows}
         reached |= more

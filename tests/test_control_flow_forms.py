@@ -111,8 +111,11 @@ INNER = {"Branches": {"If"}, "Rounds": {"While", "If"}, "Rows": {"While", "If"},
 
 def below(graph: Graph) -> list[Any]:
     """All nodes, also of inner graphs."""
-    return [n for g in (graph, *(s for n in graph.nodes for s in n.subgraphs.values())) for n in (
-        g.nodes if g is graph else below(g))]  # fmt: skip
+    return [
+        n
+        for g in (graph, *(s for n in graph.nodes for s in n.subgraphs.values()))
+        for n in (g.nodes if g is graph else below(g))
+    ]
 
 
 @pytest.fixture(params=MODELS)
@@ -224,11 +227,16 @@ def test_comparison(model, dynamic):
 @pytest.mark.slow
 def test_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = "\n".join([
-        "import torch", "class Net(torch.nn.Module):", "    def forward(self, x):",
-        "        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a - 1, (x,))",
-        "def make():", "    return Net(), torch.ones(3, 2)",
-    ])  # fmt: skip
+    source = "\n".join(
+        [
+            "import torch",
+            "class Net(torch.nn.Module):",
+            "    def forward(self, x):",
+            "        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a - 1, (x,))",
+            "def make():",
+            "    return Net(), torch.ones(3, 2)",
+        ]
+    )
     (tmp_path / "branch_model.py").write_text(source)
 
     def tair(*args):

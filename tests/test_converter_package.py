@@ -70,9 +70,11 @@ def installed(folder, made):
 def run(target):
     path = os.pathsep.join([str(target), *(p for p in sys.path if p)])
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True,
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow

@@ -60,9 +60,13 @@ REDUCE_OVERHEAD = """
 
 def run(code, cwd, **environment):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, **environment}, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done
 
@@ -104,8 +108,9 @@ def test_the_backend_npugraph_ex_has_a_folder_of_its_own(tmp_path):
         options = {"post_grad_custom_pre_pass": odd_pass}
         torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options, dynamic=False)(torch.ones(2))
         """,
-        tmp_path, TORCH_COMPILE_DEBUG="1",
-    )  # fmt: skip
+        tmp_path,
+        TORCH_COMPILE_DEBUG="1",
+    )
     base = root(tmp_path)
     assert not (base / "torchair").exists()
     assert sorted(p.name for p in (base / "npugraph_ex").iterdir()) == ["debug.log", "model__0"]
@@ -160,11 +165,20 @@ def test_the_reduce_overhead_example(tmp_path):
     assert all(n.endswith(".txt") for n in numbered(forward))  # FX graphs only
     assert [n.removeprefix("aot_forward_graph_after_") for n in numbered(forward)[1:]] == [
         f"{name}.txt"
-        for name in ("ReturnWrites", "DeriveSymbols", "RemoveNoops", "FusePatterns", "FuseRmsNorm",
-                     "FuseQuantisedProducts", "ThreadWaits",
-                     "NumbersOnDevice", "RemoveCats",
-                     "ReinplaceInputs", "ReinplaceOps")
-    ]  # fmt: skip
+        for name in (
+            "ReturnWrites",
+            "DeriveSymbols",
+            "RemoveNoops",
+            "FusePatterns",
+            "FuseRmsNorm",
+            "FuseQuantisedProducts",
+            "ThreadWaits",
+            "NumbersOnDevice",
+            "RemoveCats",
+            "ReinplaceInputs",
+            "ReinplaceOps",
+        )
+    ]
     every_pass_left_a_graph_or_a_note(forward)
     assert (ours / "model__0" / "dynamo_out_graph.txt").exists()
     assert (ours / "debug.log").exists()
@@ -205,11 +219,14 @@ def test_ranks(tmp_path):
     environment = {**os.environ, "TORCH_COMPILE_DEBUG": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(DISTRIBUTED), str(rank)], cwd=tmp_path,
-            env=environment, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(DISTRIBUTED), str(rank)],
+            cwd=tmp_path,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     for each in processes:
         _, text = each.communicate(timeout=300)
         assert each.returncode == 0, text[-2000:]

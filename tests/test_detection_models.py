@@ -9,9 +9,15 @@ import transformers as hf
 import torchair
 
 SMALL = {
-    "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "num_queries": 5,
-}  # fmt: skip
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "num_queries": 5,
+}
 
 
 def backbone(*stages: str) -> dict[str, object]:
@@ -36,9 +42,13 @@ def deformable_detr():
 
 def yolos():
     config = hf.YolosConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=[64, 64],
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=[64, 64],
         num_detection_tokens=5,
-    )  # fmt: skip
+    )
     return hf.YolosForObjectDetection(config)
 
 
@@ -61,9 +71,15 @@ def test_detection(make, dynamic):
 def test_audio_codec():
     torch.manual_seed(0)
     config = hf.EncodecConfig(
-        num_filters=4, hidden_size=8, codebook_dim=8, codebook_size=16, num_residual_layers=1, upsampling_ratios=[4, 2],
-        num_lstm_layers=1, target_bandwidths=[1.5, 24.0],
-    )  # fmt: skip
+        num_filters=4,
+        hidden_size=8,
+        codebook_dim=8,
+        codebook_size=16,
+        num_residual_layers=1,
+        upsampling_ratios=[4, 2],
+        num_lstm_layers=1,
+        target_bandwidths=[1.5, 24.0],
+    )
     model, sound = hf.EncodecModel(config).eval(), torch.randn(1, 1, 800)
     with torch.no_grad():
         got = torch.compile(model, backend=torchair.get_npu_backend())(input_values=sound)

@@ -87,8 +87,11 @@ def test_export_tree(net, tmp_path, monkeypatch, model_first):
     graph = serde.from_bytes((tmp_path / "export_file/export.air").read_bytes())
     assert [n.name for n in graph.inputs] == ["x", "y"]
     assert {n.name for n in graph.nodes if n.op == "Const"} >= {
-        "layer.0.weight", "layer.0.bias", "layer.1.weight", "layer.1.bias",
-    }  # fmt: skip
+        "layer.0.weight",
+        "layer.0.bias",
+        "layer.1.weight",
+        "layer.1.bias",
+    }
     assert 'op: "Const"' in (tmp_path / "export_file/dynamo.pbtxt").read_text()
     loaded = torchair.CompiledModel.load_graph("export_file")
     assert_same(loaded(x, y=y), model(x, y))
@@ -98,8 +101,10 @@ def test_export_tree(net, tmp_path, monkeypatch, model_first):
 def test_export_with_weight_files(net, tmp_path, monkeypatch):
     """Above the limit each parameter is a file called like it, and the graph names it by the path given."""
     monkeypatch.setattr("tair_export.export.weight_files.EXPORT_INLINE_BYTES", 100)
-    monkeypatch.setattr("tair_export.export.write_export.__kwdefaults__", {
-        **torchair.dynamo_export.__globals__["write_export"].__kwdefaults__, "inline_bytes": 100})  # fmt: skip
+    monkeypatch.setattr(
+        "tair_export.export.write_export.__kwdefaults__",
+        {**torchair.dynamo_export.__globals__["write_export"].__kwdefaults__, "inline_bytes": 100},
+    )
     monkeypatch.chdir(tmp_path)
     model, x, y = net
     torchair.dynamo_export(x, y, model=model, export_path="exp", export_name="net", dynamic=True)
@@ -216,8 +221,16 @@ class Mixed(torch.nn.Module):
         batch["z"].mul_(2)
         y = self.tied(self.inner(batch["x"])) * scale
         out = self.conv(batch["image"])
-        return Pair(y if flag else -y, {"out": [out, None, name], "n": batch["x"].shape[0], "same": batch["x"],
-                                        "cache": self.cache, "w": self.plain + self.scratch.sum()})  # fmt: skip
+        return Pair(
+            y if flag else -y,
+            {
+                "out": [out, None, name],
+                "n": batch["x"].shape[0],
+                "same": batch["x"],
+                "cache": self.cache,
+                "w": self.plain + self.scratch.sum(),
+            },
+        )
 
 
 def mixed_inputs(rows):
@@ -396,10 +409,16 @@ def test_several_ranks(tmp_path):
     assert [p.end().returncode for p in running] == [0, 0]
     found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert found - {"rendezvous"} == {
-        "exp/mp_rank0.air", "exp/mp_rank0.manifest.json", "exp/mp_rank1.air", "exp/mp_rank1.manifest.json",
-        "exp/model_relation_config.json", "exp/numa_config.json", "exp/rank_0/dynamo.pbtxt", "exp/rank_1/dynamo.pbtxt",
+        "exp/mp_rank0.air",
+        "exp/mp_rank0.manifest.json",
+        "exp/mp_rank1.air",
+        "exp/mp_rank1.manifest.json",
+        "exp/model_relation_config.json",
+        "exp/numa_config.json",
+        "exp/rank_0/dynamo.pbtxt",
+        "exp/rank_1/dynamo.pbtxt",
         *(f"saved/rank_{r}/compiled_graph{r}.{end}" for r in range(2) for end in ("air", "manifest.json")),
-    }  # fmt: skip
+    }
     relation = json.loads((tmp_path / "exp/model_relation_config.json").read_text())
     assert [r["rank_id"] for r in relation["rank_table"]] == [0, 1]
 
@@ -437,13 +456,17 @@ R = torch.ones
 @pytest.mark.parametrize(
     ("model", "sample", "good", "bad"),
     [
-        (Branches(), (R(4, 6), R(8, 6), 5), [(R(6, 3), R(12, 3), 9), (R(2, 6), R(4, 6), 4)],
-         [(R(4, 6), R(8, 6), 3), (R(5, 6), R(10, 6), 5), (R(4, 6), R(9, 6), 5), (R(4, 6), R(8, 5), 5)]),
+        (
+            Branches(),
+            (R(4, 6), R(8, 6), 5),
+            [(R(6, 3), R(12, 3), 9), (R(2, 6), R(4, 6), 4)],
+            [(R(4, 6), R(8, 6), 3), (R(5, 6), R(10, 6), 5), (R(4, 6), R(9, 6), 5), (R(4, 6), R(8, 5), 5)],
+        ),
         (One(), (R(4),), [(R(5),), (R(2),)], [(R(1),)]),
         (OneFactor(), (R(4),), [(R(5),), (R(2),)], [(R(1),)]),
         (Seven(), (R(4, 4),), [(R(5, 4),), (R(8, 6),), (R(1, 4),)], [(R(7, 4),)]),
     ],
-)  # fmt: skip
+)
 def test_guards(model, sample, good, bad, tmp_path):
     """Sizes that the trace was not made for were answered wrongly; they are refused, with the guard."""
     torchair.CompiledModel.save_graph(model, sample, dynamic=True, save_path=tmp_path)

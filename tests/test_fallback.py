@@ -104,10 +104,17 @@ def with_sizes(x, w):
 
 # Program, GE graphs that it needs (forward), whether it is differentiated.
 PROGRAMS = [
-    (one, 2, True), (in_a_row, 2, True), (apart, 1, True), (alternating, 3, True), (first, 1, True),
-    (writes, None, False), (writes_input, None, False), (unbacked, 2, False), (in_a_branch, None, False),
+    (one, 2, True),
+    (in_a_row, 2, True),
+    (apart, 1, True),
+    (alternating, 3, True),
+    (first, 1, True),
+    (writes, None, False),
+    (writes_input, None, False),
+    (unbacked, 2, False),
+    (in_a_branch, None, False),
     (with_sizes, 2, True),
-]  # fmt: skip
+]
 
 
 def run(fn: Any, how: Any, dynamic: bool, grad: bool) -> list[Any]:

@@ -26,9 +26,10 @@ def names_in(file):
     return {
         node.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
         and not any("xfail" in ast.unparse(d) for d in node.decorator_list)
-    }  # fmt: skip
+    }
 
 
 @cache

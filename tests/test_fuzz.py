@@ -84,11 +84,17 @@ def saved(folder):
         x = ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=("s0", 4), node_name="x")
         graph.outputs = [ge.Relu(x)]
     contract = Signature(
-        {"tuple": ["*"]}, {"dict": [["k", "*"]]}, ("x",), {"record": {"type": "R", "fields": [["y", "*"]]}},
+        {"tuple": ["*"]},
+        {"dict": [["k", "*"]]},
+        ("x",),
+        {"record": {"type": "R", "fields": [["y", "*"]]}},
         (Input("x", "tensor", DataType.DT_FLOAT, ("s0", 4)), Input("k", "constant", value=1.5)),
-        (Output("tensor", 0, DataType.DT_FLOAT, ("s0", 4), (1, 0)),), (0,), {"s0": (1, None)}, {"2*s0": ["*", 2, "s0"]},
+        (Output("tensor", 0, DataType.DT_FLOAT, ("s0", 4), (1, 0)),),
+        (0,),
+        {"s0": (1, None)},
+        {"2*s0": ["*", 2, "s0"]},
         (["==", ["%", "s0", 2], 0],),
-    )  # fmt: skip
+    )
     write_graph(CapturedModel(graph, contract, {}), folder, Rank(0, 1))
     return folder / f"compiled_graph{archive.SUFFIX}"
 
@@ -355,15 +361,25 @@ def as_json_or_bytes(rng, data):
     return json.dumps(of_json(rng, json.loads(data))).encode()
 
 
-DUMP = {"dump": {"dump_path": "/tmp", "dump_mode": "all", "dump_list": [{"model_name": "m", "layer": ["a"]}],
-                 "dump_switch": "on", "dump_step": "0|2-3"}}  # fmt: skip
+DUMP = {
+    "dump": {
+        "dump_path": "/tmp",
+        "dump_mode": "all",
+        "dump_list": [{"model_name": "m", "layer": ["a"]}],
+        "dump_switch": "on",
+        "dump_step": "0|2-3",
+    }
+}
 SWITCH = {"Switch": {"GraphFusion": {"ALL": "off", "A": "on"}, "UBFusion": {"B": "off"}}}
-CORE = {"Add": {
-    "input0": {"name": "x1", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
-    "input1": {"name": "x2", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "optional"},
-    "output0": {"name": "y", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
-    "dynamicFormat": {"flag": "false"}, "dynamicShapeSupport": {"flag": "true"},
-}}  # fmt: skip
+CORE = {
+    "Add": {
+        "input0": {"name": "x1", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
+        "input1": {"name": "x2", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "optional"},
+        "output0": {"name": "y", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
+        "dynamicFormat": {"flag": "false"},
+        "dynamicShapeSupport": {"flag": "true"},
+    }
+}
 AI_CPU_LIST = {
     "Sort": {"input0": {"name": "x", "type": "DT_INT64,DT_BOOL"}, "output0": {"name": "y", "type": "DT_INT64"}}
 }

@@ -23,8 +23,11 @@ def test_hostile_calls_end_in_results_or_our_errors(known) -> None:
     seeds = range(7, 40_000, 401)  # of all families
     outcomes = list(kernels.run(seeds, known))
     assert len(outcomes) == len(seeds)
-    wrong = [f"{seed}: {outcome} {kernels.draw(seed, known)}" for seed, outcome in outcomes
-             if outcome.status not in ("result", "refused")]  # fmt: skip
+    wrong = [
+        f"{seed}: {outcome} {kernels.draw(seed, known)}"
+        for seed, outcome in outcomes
+        if outcome.status not in ("result", "refused")
+    ]
     assert not wrong
     assert Counter(outcome.status for _, outcome in outcomes)["result"] > 10
 

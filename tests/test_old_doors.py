@@ -32,9 +32,16 @@ def doors(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("switches", "made"), [
-    ("-c", ["wheels"]), ("-i", ["install"]), ("-u -s", ["unit", "system"]), ("-us", ["unit", "system"]), ("", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("switches", "made"),
+    [
+        ("-c", ["wheels"]),
+        ("-i", ["install"]),
+        ("-u -s", ["unit", "system"]),
+        ("-us", ["unit", "system"]),
+        ("", []),
+    ],
+)
 def test_doors(switches, made, doors):
     done = run("bash", str(doors / "build.sh"), *switches.split(), cwd=doors.parent)
     assert done.returncode == 0, done.stderr

@@ -39,10 +39,19 @@ OURS: dict[str, list[tuple[Any, ...]]] = {
     "air::record_tagged_stream_": [(x(), "tag")],
     "torchair::_fused_rms_norm": [(x(), [2], torch.ones(2), 1e-5), (x().half(), [2, 2], None, None)],
 }
-OURS |= {f"npugraph_ex::{n}": OURS[f"air::{n}"] for n in (
-    "record", "wait", "scope_enter", "scope_exit", "tagged_event_record", "tagged_event_wait", "record_tagged_stream",
-    "record_tagged_stream_",
-)}  # fmt: skip
+OURS |= {
+    f"npugraph_ex::{n}": OURS[f"air::{n}"]
+    for n in (
+        "record",
+        "wait",
+        "scope_enter",
+        "scope_exit",
+        "tagged_event_record",
+        "tagged_event_wait",
+        "record_tagged_stream",
+        "record_tagged_stream_",
+    )
+}
 
 # Operator -> test -> part of what it says. FX passes put ``after`` into graphs that are functional already; no user's
 # function has it, so that AOTAutograd never meets it.

@@ -28,11 +28,12 @@ PAGES = sorted(
     if p.name != "CHANGELOG.md"
 )
 ELSEWHERE = {
-    "docs/adding_an_op.md": "tests/test_docs.py", "docs/collectives.md": "tests/test_docs.py",
+    "docs/adding_an_op.md": "tests/test_docs.py",
+    "docs/collectives.md": "tests/test_docs.py",
     "docs/writing_a_pass.md": "tests/test_docs.py",
     **{f"docs/start/{p.name}": "tests/test_start_pages.py" for p in (ROOT / "docs" / "start").glob("*.md")},
     "docs/device.md": "tools/demo.py",  # needs NPU tensors: `make demo-npu` runs the same lines on the emulator
-}  # fmt: skip
+}
 
 
 def name_of(page):

@@ -108,9 +108,12 @@ def _decoder() -> models.ModelCase:
 
 CASES: dict[str, Callable[[], models.ModelCase]] = {
     **{name: (lambda make=make: make("tiny")) for name, make in models.ZOO.items()},  # type: ignore[misc]
-    "convolutions": _own(Convolutions(), 2, 3, 32, 32), "plain": _own(Plain(), 2, 3, 32, 32),
-    "volumes": _own(Volumes(), 2, 2, 4, 6, 6), "products": _own(Products(), 2, 10, 24), "decoder": _decoder,
-}  # fmt: skip
+    "convolutions": _own(Convolutions(), 2, 3, 32, 32),
+    "plain": _own(Plain(), 2, 3, 32, 32),
+    "volumes": _own(Volumes(), 2, 2, 4, 6, 6),
+    "products": _own(Products(), 2, 10, 24),
+    "decoder": _decoder,
+}
 FORWARD = tuple(CASES)
 BACKWARD = ("llama", "gpt2", "bert", "vit", "resnet50", "t5", "plain", "volumes", "products")
 
@@ -167,8 +170,11 @@ def test_operations_of_a_training_step_are_torchs(name: str) -> None:
     assert sum(ours.values()) == _counted(case, backward=True).get_total_flops()
 
 
-@pytest.mark.xfail(strict=True, reason="torch's formula for the gradient of a filter leaves the groups out: "
-                   "it counts every input channel for each of them")  # fmt: skip
+@pytest.mark.xfail(
+    strict=True,
+    reason="torch's formula for the gradient of a filter leaves the groups out: "
+    "it counts every input channel for each of them",
+)
 def test_operations_of_a_training_step_with_groups_are_torchs() -> None:
     case = CASES["convolutions"]()
     ours = _flops(_graphs(case, backward=True), lambda n: "")
@@ -204,11 +210,25 @@ def test_operations_of_each_line_are_torchs(name: str) -> None:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 MEMORY = (
-    "llama", "mixtral", "bert", "resnet50", "clip", "whisper_encoder", "convolutions", "decoder",
-    "gpt2 backward", "vit backward", "resnet50 backward", "plain backward",
-    "llama dynamic", "t5 dynamic", "bert dynamic", "decoder dynamic", "llama dynamic backward",
+    "llama",
+    "mixtral",
+    "bert",
+    "resnet50",
+    "clip",
+    "whisper_encoder",
+    "convolutions",
+    "decoder",
+    "gpt2 backward",
+    "vit backward",
+    "resnet50 backward",
+    "plain backward",
+    "llama dynamic",
+    "t5 dynamic",
+    "bert dynamic",
+    "decoder dynamic",
+    "llama dynamic backward",
     "plain dynamic backward",
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow
@@ -298,12 +318,20 @@ def _linear(*sizes: int) -> int:
 
 # Layers taken, parameters of one rank outside the layers, and in a layer.
 LARGE_CASES = {
-    "llama_70b": (2, 2 * 128256 * 8192 + 8192 + 64,
-                  8192 * (1024 + 2 * 128) + 1024 * 8192 + 3 * 8192 * 3584 + 2 * 8192),
-    "deepseek_v3": (2, 2 * 129280 * 7168 + 7168,
-                    _linear(7168, 1536, 128 * 192) + 1536 + 7168 * 576 + 512 + _linear(512, 128 * 256)
-                    + _linear(128 * 128, 7168) + 3 * 7168 * 18432 + 2 * 7168),
-}  # fmt: skip
+    "llama_70b": (2, 2 * 128256 * 8192 + 8192 + 64, 8192 * (1024 + 2 * 128) + 1024 * 8192 + 3 * 8192 * 3584 + 2 * 8192),
+    "deepseek_v3": (
+        2,
+        2 * 129280 * 7168 + 7168,
+        _linear(7168, 1536, 128 * 192)
+        + 1536
+        + 7168 * 576
+        + 512
+        + _linear(512, 128 * 256)
+        + _linear(128 * 128, 7168)
+        + 3 * 7168 * 18432
+        + 2 * 7168,
+    ),
+}
 
 
 @pytest.mark.slow

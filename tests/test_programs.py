@@ -189,7 +189,7 @@ def test_whole_numbers_reach_over_their_range_evenly(low, high):
         lambda: torch.randint(9, (3, 4), generator=None),
         lambda: torch.randperm(12, generator=None),
     ],
-)  # fmt: skip
+)
 def test_no_generator_is_no_generator(draw):
     drawn, wanted = torch.compile(draw, backend=torchair.get_npu_backend())(), draw()
     assert (drawn.shape, drawn.dtype) == (wanted.shape, wanted.dtype)
@@ -470,9 +470,12 @@ def test_bits_of_bfloat16(dynamic):
 def of_degrees(x, n):
     special = torch.special
     return (
-        special.chebyshev_polynomial_t(x, n), special.hermite_polynomial_h(x, n), special.laguerre_polynomial_l(x, n),
-        special.shifted_chebyshev_polynomial_w(x, 5), special.legendre_polynomial_p(0.5, n),
-    )  # fmt: skip
+        special.chebyshev_polynomial_t(x, n),
+        special.hermite_polynomial_h(x, n),
+        special.laguerre_polynomial_l(x, n),
+        special.shifted_chebyshev_polynomial_w(x, 5),
+        special.legendre_polynomial_p(0.5, n),
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -36,8 +36,9 @@ BEYOND = Program((Given((3, 2), "float32", (0, 1), gaps=True),), (Step("memory",
 GAPS = replace(BEYOND, dynamic=True)
 WRITTEN = Program(
     (Given((3, 4), "float32", (1, 0), grad=True), Given((3, 4), "float32", (0, 1))),
-    (Step("add", (0, 1)), Step("neg_", (1,)), Step("softmax", (2,), (1,))), (4, 3),
-)  # fmt: skip
+    (Step("add", (0, 1)), Step("neg_", (1,)), Step("softmax", (2,), (1,))),
+    (4, 3),
+)
 DOUBLE = (Given((3, 4), "float64", (0, 1)),)
 STILL_REFUSED = {
     "does not take DT_DOUBLE and no type that it takes holds every value of it": Program(
@@ -93,9 +94,14 @@ def test_a_recording_is_the_graph_of_aot_autograd():
 
     program = Program(
         (Given((3, 4), "float32", (0, 1)),),
-        (Step("softmax", (0,), (1,)), Step("transpose", (1,), (0, 1)),
-         Step("F.gelu", (2,)), Step("sum", (3,), ([0], True))), (4,),
-    )  # fmt: skip
+        (
+            Step("softmax", (0,), (1,)),
+            Step("transpose", (1,), (0, 1)),
+            Step("F.gelu", (2,)),
+            Step("sum", (3,), ([0], True)),
+        ),
+        (4,),
+    )
     seen = []
 
     def keep(gm, inputs):

@@ -139,11 +139,15 @@ def on_devices(host, folder, count, *arguments, code=None, ranks=None, **variabl
     command = [host.python, *(("-c", code) if code else (host.python.with_name("tair-run"),)), *arguments]
     return [
         subprocess.Popen(
-            [str(c) for c in command], cwd=folder, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [str(c) for c in command],
+            cwd=folder,
+            env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for r in (range(count) if ranks is None else ranks)
-    ]  # fmt: skip
+    ]
 
 
 def ended(processes, seconds=240):
@@ -192,8 +196,12 @@ def test_devices_under_torchrun(tmp_path):
     line = ("saved", "-i", "x.npy", "-o", "out", "--device", "npu")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "run.py", *line],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     want = Mlp(*parts())(torch.from_numpy(np.load(tmp_path / "x.npy"))).detach()
     for rank in range(2):

@@ -15,9 +15,16 @@ MESHES = [
     ("llama", {"tp": 4}),
     ("mixtral", {"tp": 2, "ep": 2}),
     ("deepseek", {"tp": 2, "ep": 2}),
-    *([(m, mesh) for m in ("llama", "mixtral", "deepseek")
-       for mesh in ({"tp": 8}, {"tp": 4, "ep": 4}, {"tp": 8, "ep": 8})] if WHOLE else []),
-]  # fmt: skip
+    *(
+        [
+            (m, mesh)
+            for m in ("llama", "mixtral", "deepseek")
+            for mesh in ({"tp": 8}, {"tp": 4, "ep": 4}, {"tp": 8, "ep": 8})
+        ]
+        if WHOLE
+        else []
+    ),
+]
 SEEDS = range(20)
 
 

@@ -116,8 +116,11 @@ def test_all_that_stands_against_a_release_is_said_at_once(tree):
     found = problems(replace(package, version="0.3.0"), root)
     assert tag_of(replace(package, version="0.3.0")) == "p-v0.3.0"
     assert [re.search(r"begins with 0.2.0|says 0.2.0|p-v0.3.0 exists|has changes", line)[0] for line in found] == [
-        "begins with 0.2.0", "says 0.2.0", "p-v0.3.0 exists", "has changes",
-    ]  # fmt: skip
+        "begins with 0.2.0",
+        "says 0.2.0",
+        "p-v0.3.0 exists",
+        "has changes",
+    ]
 
 
 @pytest.mark.parametrize("label", RELEASED)

@@ -132,9 +132,15 @@ def ssdlite():
 
 def faster_rcnn():
     return torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None, weights_backbone=None, num_classes=5, box_score_thresh=0.05, min_size=96, max_size=128,
-        box_detections_per_img=20, rpn_post_nms_top_n_test=30,
-    )  # fmt: skip
+        weights=None,
+        weights_backbone=None,
+        num_classes=5,
+        box_score_thresh=0.05,
+        min_size=96,
+        max_size=128,
+        box_detections_per_img=20,
+        rpn_post_nms_top_n_test=30,
+    )
 
 
 @pytest.mark.slow

@@ -150,13 +150,14 @@ NOT_EVALUATED = {
         [r"\('again', .*NotImplementedError.*without_kernel::twice"],
     ),
     "more than sixteen million elements, so that large models compile in bearable time": (
-        lambda: reads_another(lambda x: x.exp().sin(), (1 << 24,)), [r"\('again', '\d+ elements are too many"],
+        lambda: reads_another(lambda x: x.exp().sin(), (1 << 24,)),
+        [r"\('again', '\d+ elements are too many"],
     ),
     "write_inputs_in_place and replace_data_with_ref_data: the graph writes other memory by intent": (
         lambda: writes_input(True),
         ["write_inputs_in_place, 1 not evaluated: it m", "replace_data_with_ref_data, 1 not evaluated: it m"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("row", NOT_EVALUATED)

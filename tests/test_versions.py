@@ -164,9 +164,11 @@ def test_a_library_of_cuda_is_stood_in_for(tmp_path):
 
     (tmp_path / "map").write_text("libcudart.so.12 { global: cudaGetDeviceCount; };")
     real = build(
-        "libcudart.so.12", "int cudaGetDeviceCount(void) { return 0; }", "-Wl,-soname,libcudart.so.12",
+        "libcudart.so.12",
+        "int cudaGetDeviceCount(void) { return 0; }",
+        "-Wl,-soname,libcudart.so.12",
         f"-Wl,--version-script={tmp_path / 'map'}",
-    )  # fmt: skip
+    )
     code = "int cudaGetDeviceCount(void); int count(void) { return cudaGetDeviceCount(); }"
     user = build("libuser.so", code, f"-L{folder}", "-l:libcudart.so.12", "-Wl,-rpath,$ORIGIN")
     real.unlink()

@@ -8,8 +8,14 @@ KNOWN = packages()
 
 def test_all_packages_are_found_with_what_they_need():
     assert {p.label for p in KNOWN.values() if p.is_released} == {
-        "ge-graph", "ge-converters", "ge-runtime-native", "tair-debug", "tair-export", "npu-backend", "ge-emulator",
-    }  # fmt: skip
+        "ge-graph",
+        "ge-converters",
+        "ge-runtime-native",
+        "tair-debug",
+        "tair-export",
+        "npu-backend",
+        "ge-emulator",
+    }
     assert set(extras_by_name(KNOWN["ge-graph"].needs)) == {"numpy", "protobuf"}
     assert {p.name for p in with_siblings("tair-export", KNOWN)} == {"tair-export", "ge-runtime-native", "ge-graph"}
 
@@ -23,8 +29,10 @@ def test_a_change_reaches_what_installs_it():
     everything = affected(None, KNOWN)
     assert affected(["packages/ge-graph/src/ge_graph/ir.py"], KNOWN) == everything
     assert set(affected(["packages/ge-converters/README.md"], KNOWN)) == set(everything) - {
-        "ge-graph", "ge-runtime-native", "tair-export",
-    }  # fmt: skip
+        "ge-graph",
+        "ge-runtime-native",
+        "tair-export",
+    }
     assert affected(["packages/ge-runtime-native/emulator/native/run.cpp"], KNOWN) == ["npu-backend", "ge-emulator"]
     assert affected(["testing/src/tair_testing/warm.py"], KNOWN) == everything
     assert affected(["tools/release.py"], KNOWN) == everything

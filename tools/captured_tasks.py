@@ -29,9 +29,17 @@ _SAMPLES = 3
 _TYPES = (torch.float32, torch.int64, torch.bool)
 _AGREE = 0.75  # of the samples
 _FREE = (
-    "_unsafe_view", "as_strided_", "empty_like", "new_empty", "new_empty_strided", "squeeze_", "t_", "transpose_",
-    "unsafe_split", "unsqueeze_",
-)  # fmt: skip
+    "_unsafe_view",
+    "as_strided_",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "squeeze_",
+    "t_",
+    "transpose_",
+    "unsafe_split",
+    "unsqueeze_",
+)
 
 
 class CaptureEach(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked

@@ -251,9 +251,17 @@ def table(rows: list[DemoRow]) -> Table:
         result.add_column(heading, justify="right")
     for r in rows:
         result.add_row(
-            r.name, str(r.fx_nodes), str(r.ge_ops), f"{r.trace_s:.1f}", f"{r.conversion_ms:.0f}", f"{r.eager_ms:.1f}",
-            f"{r.compiled_ms:.1f}", f"{r.compiled_ms / r.eager_ms:.2f}", f"{r.max_abs:.1e}", f"{r.max_rel:.1e}",
-        )  # fmt: skip
+            r.name,
+            str(r.fx_nodes),
+            str(r.ge_ops),
+            f"{r.trace_s:.1f}",
+            f"{r.conversion_ms:.0f}",
+            f"{r.eager_ms:.1f}",
+            f"{r.compiled_ms:.1f}",
+            f"{r.compiled_ms / r.eager_ms:.2f}",
+            f"{r.max_abs:.1e}",
+            f"{r.max_rel:.1e}",
+        )
     return result
 
 

@@ -36,32 +36,53 @@ COLUMNS = ("python", "torch", "torch_npu", "result", "passed", "failed", "date",
 # Which converters fit, and one file of each kind: compiling, training, options, passes, scopes, captured graphs, caches,
 # debug files, `tair`, export; of Inductor's program, which takes its time, two tests.
 ENDS = (
-    "tests/test_readme.py", "tests/test_tiny.py", "packages/ge-converters/tests/test_registry.py",
-    "packages/npu-backend/tests/test_backend.py", "packages/npu-backend/tests/test_cache.py",
+    "tests/test_readme.py",
+    "tests/test_tiny.py",
+    "packages/ge-converters/tests/test_registry.py",
+    "packages/npu-backend/tests/test_backend.py",
+    "packages/npu-backend/tests/test_cache.py",
     "packages/npu-backend/tests/test_imports.py::test_dynamo_loads_after_this_package",
-    "packages/npu-backend/tests/test_gears.py", "packages/npu-backend/tests/test_fx_passes.py",
-    "packages/npu-backend/tests/test_patterns.py", "packages/npu-backend/tests/test_scopes.py",
+    "packages/npu-backend/tests/test_gears.py",
+    "packages/npu-backend/tests/test_fx_passes.py",
+    "packages/npu-backend/tests/test_patterns.py",
+    "packages/npu-backend/tests/test_scopes.py",
     "packages/npu-backend/tests/test_reduce_overhead.py",
     "packages/npu-backend/tests/test_inductor_program.py::test_numbers_of_open_sizes_alone_reach_elements",
     "packages/npu-backend/tests/test_inductor_program.py::test_dropout_scales_in_both_directions",
-    "packages/tair-debug/tests/test_graph_dump.py", "packages/tair-debug/tests/test_doctor.py",
-    "packages/tair-debug/tests/test_cli.py", "packages/tair-export/tests/test_load.py",
+    "packages/tair-debug/tests/test_graph_dump.py",
+    "packages/tair-debug/tests/test_doctor.py",
+    "packages/tair-debug/tests/test_cli.py",
+    "packages/tair-export/tests/test_load.py",
     "packages/tair-export/tests/test_archive.py",
-)  # fmt: skip
+)
 # Compile, train, export, refuse; which converters fit; caches, Inductor's program, dumps, the doctor, `tair`.
 SHORT = tuple(
-    test for test in ENDS
-    if Path(test.split("::")[0]).stem in (
-        "test_readme", "test_tiny", "test_imports", "test_registry", "test_cache", "test_gears", "test_inductor_program", "test_graph_dump",
-        "test_doctor", "test_cli",
+    test
+    for test in ENDS
+    if Path(test.split("::")[0]).stem
+    in (
+        "test_readme",
+        "test_tiny",
+        "test_imports",
+        "test_registry",
+        "test_cache",
+        "test_gears",
+        "test_inductor_program",
+        "test_graph_dump",
+        "test_doctor",
+        "test_cli",
     )
-)  # fmt: skip
+)
 SUITE = (
-    *(test for test in ENDS if "test_inductor_program" not in test), "packages/npu-backend/tests/test_inductor_program.py",
-    "packages/ge-graph/tests/test_serde.py", "packages/ge-graph/tests/test_verify.py",
-    "packages/ge-graph/tests/test_text_forms.py", "packages/ge-converters/tests/test_lowering.py",
-    "packages/ge-converters/tests/test_symbols.py", "packages/ge-converters/tests/test_declared_forms.py",
-)  # fmt: skip
+    *(test for test in ENDS if "test_inductor_program" not in test),
+    "packages/npu-backend/tests/test_inductor_program.py",
+    "packages/ge-graph/tests/test_serde.py",
+    "packages/ge-graph/tests/test_verify.py",
+    "packages/ge-graph/tests/test_text_forms.py",
+    "packages/ge-converters/tests/test_lowering.py",
+    "packages/ge-converters/tests/test_symbols.py",
+    "packages/ge-converters/tests/test_declared_forms.py",
+)
 # Whole published programs, as they are: custom passes with streams in both modes, and debug records in both.
 _SCRIPTS = "packages/ge-runtime-native/emulator/device_tests/test_scripts.py"
 NPU = tuple(
@@ -70,7 +91,8 @@ NPU = tuple(
 SAID = {ENDS: "suite of `make versions-test`", SHORT: "short suite"}
 TEXTS = {
     "en": (
-        "# Versions", "Written by `python -m tools.matrix`; do not edit.",
+        "# Versions",
+        "Written by `python -m tools.matrix`; do not edit.",
         "The packages ask for torch {torch} and Python {pythons}; 3.14 was not tried. Each row was run from wheels, installed by their "
         "metadata, in an environment of its own: compiling, training, dynamic sizes, passes, scopes, captured graphs, "
         "caches, debug files, export; in rows that name no suite also graph files, lowering, symbols and the declared call forms "
@@ -82,7 +104,8 @@ TEXTS = {
         {"ok": "works", "failed": "see note", "": "not run"},
     ),
     "zh": (
-        "# 版本", "由 `python -m tools.matrix` 生成，请勿手改。",
+        "# 版本",
+        "由 `python -m tools.matrix` 生成，请勿手改。",
         "各包要求 torch {torch} 和 Python {pythons}；3.14 没有试过。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
         "pass、scope、捕获图、缓存、调试文件、导出；没有注明测试集的行还包括图文件、lowering、符号以及每个转换器声明的调用形式，注明 short suite 的行不含 pass、scope、捕获图和归档。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
         "示例程序。torch 取自软件包索引；CUDA 版本在此以 CPU "
@@ -90,7 +113,7 @@ TEXTS = {
         ("Python", "torch", "torch_npu", "结果", "通过的测试", "失败", "日期", "说明"),
         {"ok": "可用", "failed": "见说明", "": "未运行"},
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -303,10 +326,12 @@ def main() -> None:
     def one(name: str) -> str:
         row, at = dict(names[name]), chosen.index(name)
         wrong = run(
-            row, wheels, NPU if row["torch_npu"] else ENDS if options.ends else SHORT if options.short else SUITE,
+            row,
+            wheels,
+            NPU if row["torch_npu"] else ENDS if options.ends else SHORT if options.short else SUITE,
             again=options.keep or environment_of(at - 1) == environment_of(at),
             keep=options.keep or environment_of(at + 1) == environment_of(at),
-        )  # fmt: skip
+        )
         print(
             f"{name}: {row['result']}, {row['passed']} passed, {row['failed']} failed", *wrong, sep="\n  ", flush=True
         )

@@ -177,11 +177,22 @@ def t5(size: str = "full") -> ModelCase:
 def whisper_encoder(size: str = "full") -> ModelCase:
     shape = _pick(
         size,
-        {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
-         "num_mel_bins": 80},
-        {"d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "num_mel_bins": 20,
-         "max_source_positions": 50},
-    )  # fmt: skip
+        {
+            "d_model": 384,
+            "encoder_layers": 4,
+            "encoder_attention_heads": 6,
+            "encoder_ffn_dim": 1536,
+            "num_mel_bins": 80,
+        },
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 96,
+            "num_mel_bins": 20,
+            "max_source_positions": 50,
+        },
+    )
     config = tf.WhisperConfig(**shape, decoder_layers=1, decoder_attention_heads=shape["encoder_attention_heads"])
     model = tf.WhisperModel(config).eval().encoder
     frames = 3000 if size == "full" else 100

@@ -115,8 +115,12 @@ class Cache(nn.Module):  # type: ignore[misc]
 
 
 KINDS: dict[str, type[nn.Module]] = {
-    "mlp": Mlp, "gathered": Gathered, "sequence": Sequence, "pair": Pair, "cache": Cache,
-}  # fmt: skip
+    "mlp": Mlp,
+    "gathered": Gathered,
+    "sequence": Sequence,
+    "pair": Pair,
+    "cache": Cache,
+}
 
 
 class Net(nn.Module):  # type: ignore[misc]
@@ -348,8 +352,10 @@ def main(argv: list[str] | None = None) -> int:
             print(f"ALARM, seed {seed}: {result.plan}\n    {result.told}", flush=True)
     for fault, total in sorted(totals.items()):
         print(f"{fault:<12} {total:4} faults, {found[fault]:4} found, {right[fault]:4} with collective and line")
-    print(f"{sum(totals.values())} faults, {sum(found.values())} found, {sum(right.values())} with collective, line; "
-          f"{given.healthy} sound models, {alarms} alarms; {time.monotonic() - start:.0f} s")  # fmt: skip
+    print(
+        f"{sum(totals.values())} faults, {sum(found.values())} found, {sum(right.values())} with collective, line; "
+        f"{given.healthy} sound models, {alarms} alarms; {time.monotonic() - start:.0f} s"
+    )
     good = sum(found.values()) >= 0.98 * given.count and sum(right.values()) >= 0.9 * given.count and not alarms
     return 0 if good else 1
 

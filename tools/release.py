@@ -80,9 +80,20 @@ def environment(package: Package, folder: Path) -> str:
     # --refresh-package: a wheel that was built again has the version of the one before.
     again = [a for p in packages() for a in ("--refresh-package", p)]
     run(
-        UV, "pip", "install", "-q", "--python", python, *again, *OFFLINE, "--find-links", str(WHEELS), target,
-        *package.tests, *RUNNER,
-    )  # fmt: skip
+        UV,
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        python,
+        *again,
+        *OFFLINE,
+        "--find-links",
+        str(WHEELS),
+        target,
+        *package.tests,
+        *RUNNER,
+    )
     share_bytecode(folder)
     return python
 
@@ -201,9 +212,16 @@ def main() -> None:
         print(f"wheels: {len(list(DIST.glob('*.whl')))} in dist/")
     elif options.command == "install":
         run(
-            target, "-m", "pip", "install", "--find-links", str(DIST), "--find-links", str(ROOT / "wheelhouse"),
+            target,
+            "-m",
+            "pip",
+            "install",
+            "--find-links",
+            str(DIST),
+            "--find-links",
+            str(ROOT / "wheelhouse"),
             "torchair",
-        )  # fmt: skip
+        )
     elif options.command == "uninstall":
         run(target, "-m", "pip", "uninstall", "-y", *(p.name for p in released().values()))
     elif options.command == "test":

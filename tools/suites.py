@@ -84,8 +84,10 @@ def page(gaps: list[Gap], *, rows: bool = False) -> str:
     for suite, (count, what) in counts().items():
         mine = [g for g in gaps if g.suite == suite]
         ours = [g for g in mine if not g.reason.startswith(_TOO)]
-        lines.append(f"{suite}: {count} {what}, {len(ours)} pass with aot_eager and not with us, "
-                     f"{len(mine) - len(ours)} with neither")  # fmt: skip
+        lines.append(
+            f"{suite}: {count} {what}, {len(ours)} pass with aot_eager and not with us, "
+            f"{len(mine) - len(ours)} with neither"
+        )
         kinds = defaultdict(list)
         for gap in ours:
             kinds[kind_of(gap.reason)].append(gap)

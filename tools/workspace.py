@@ -64,10 +64,13 @@ def packages(root: Path = ROOT) -> dict[str, Package]:
             data = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
             project = data["project"]
             found[project["name"]] = Package(
-                project["name"], folder.relative_to(root), project["version"], tuple(project.get("dependencies", ())),
+                project["name"],
+                folder.relative_to(root),
+                project["version"],
+                tuple(project.get("dependencies", ())),
                 {k: tuple(v) for k, v in project.get("optional-dependencies", {}).items()},
                 tuple(data.get("dependency-groups", {}).get("test", ())),
-            )  # fmt: skip
+            )
     return found
 
 

@@ -56,10 +56,17 @@ def llama_70b(ranks: int = 8, length: int = 4096, batch: int = 1) -> tuple[torch
     """Llama 3 70B in bfloat16, heads and intermediate features split over the ranks: the prompt of one request."""
     _group(ranks)
     config = transformers.LlamaConfig(
-        hidden_size=8192, intermediate_size=28672 // ranks, num_hidden_layers=_layers(80),
-        num_attention_heads=64 // ranks, num_key_value_heads=8 // ranks, head_dim=128, vocab_size=128256,
-        max_position_embeddings=8192, rope_theta=500000.0, use_cache=False,
-    )  # fmt: skip
+        hidden_size=8192,
+        intermediate_size=28672 // ranks,
+        num_hidden_layers=_layers(80),
+        num_attention_heads=64 // ranks,
+        num_key_value_heads=8 // ranks,
+        head_dim=128,
+        vocab_size=128256,
+        max_position_embeddings=8192,
+        rope_theta=500000.0,
+        use_cache=False,
+    )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     for layer in model.model.layers:
         layer.self_attn.o_proj = Summed(layer.self_attn.o_proj)
@@ -251,8 +258,9 @@ class UNet(torch.nn.Module):
             if level < 2:
                 self.downs.append(torch.nn.Conv2d(width, width, 3, stride=2, padding=1))
                 kept.append(width)
-        self.middle = torch.nn.ModuleList([Residual(width, width, time), Spatial(width, depths[-1], context),
-                                           Residual(width, width, time)])  # fmt: skip
+        self.middle = torch.nn.ModuleList(
+            [Residual(width, width, time), Spatial(width, depths[-1], context), Residual(width, width, time)]
+        )
         for level, (channels, depth) in reversed(list(enumerate(zip(widths, depths)))):
             for _ in range(3):
                 self.ups.append(self._step(width + kept.pop(), channels, depth, time, context))

@@ -24,9 +24,15 @@ def _ids():
 def llama():
     """A Llama of two layers, and its input."""
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=HEADS, vocab_size=64, max_position_embeddings=64, use_cache=False,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        vocab_size=64,
+        max_position_embeddings=64,
+        use_cache=False,
+    )
     torch.manual_seed(0)
     return transformers.LlamaForCausalLM(config).eval(), _ids()
 
@@ -34,10 +40,17 @@ def llama():
 def mixtral():
     """A Mixtral of two layers: each token goes to two of 16 experts."""
     config = transformers.MixtralConfig(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=HEADS,
-        num_key_value_heads=HEADS, num_local_experts=EXPERTS, num_experts_per_tok=2, vocab_size=64,
-        max_position_embeddings=64, use_cache=False,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        vocab_size=64,
+        max_position_embeddings=64,
+        use_cache=False,
+    )
     torch.manual_seed(0)
     return transformers.MixtralForCausalLM(config).eval(), _ids()
 
@@ -45,11 +58,27 @@ def mixtral():
 def deepseek():
     """A DeepSeek-V3 of two layers: latent attention, one dense layer, one of routed and shared experts."""
     config = transformers.DeepseekV3Config(
-        hidden_size=64, intermediate_size=128, moe_intermediate_size=32, num_hidden_layers=2, first_k_dense_replace=1,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8,
-        qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=EXPERTS, n_shared_experts=1, num_experts_per_tok=4,
-        n_group=4, topk_group=2, vocab_size=64, max_position_embeddings=64, use_cache=False,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=32,
+        num_hidden_layers=2,
+        first_k_dense_replace=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        q_lora_rank=32,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=8,
+        v_head_dim=8,
+        n_routed_experts=EXPERTS,
+        n_shared_experts=1,
+        num_experts_per_tok=4,
+        n_group=4,
+        topk_group=2,
+        vocab_size=64,
+        max_position_embeddings=64,
+        use_cache=False,
+    )
     torch.manual_seed(0)
     return transformers.DeepseekV3ForCausalLM(config).eval(), _ids()
 
@@ -76,9 +105,13 @@ class LocalExperts(nn.Module):
 
 
 _ATTENTION = {
-    "q_proj": ColwiseParallel(), "k_proj": ColwiseParallel(), "v_proj": ColwiseParallel(),
-    "q_b_proj": ColwiseParallel(), "kv_b_proj": ColwiseParallel(), "o_proj": RowwiseParallel(),
-}  # fmt: skip
+    "q_proj": ColwiseParallel(),
+    "k_proj": ColwiseParallel(),
+    "v_proj": ColwiseParallel(),
+    "q_b_proj": ColwiseParallel(),
+    "kv_b_proj": ColwiseParallel(),
+    "o_proj": RowwiseParallel(),
+}
 _MLP = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
 
 

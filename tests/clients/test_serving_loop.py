@@ -70,10 +70,16 @@ class Attention(nn.Module):
         for pages, new in zip(cache, (k.squeeze(1), v)):
             torch_npu.npu_scatter_nd_update_(pages, step["places"], new.flatten(1))
         out, _ = torch_npu.npu_fused_infer_attention_score(
-            q.flatten(2), *cache, num_heads=HEADS, num_key_value_heads=GROUPS, input_layout="BSH",
-            scale=1 / math.sqrt(SIZE), block_table=step["table"], block_size=BLOCK,
+            q.flatten(2),
+            *cache,
+            num_heads=HEADS,
+            num_key_value_heads=GROUPS,
+            input_layout="BSH",
+            scale=1 / math.sqrt(SIZE),
+            block_table=step["table"],
+            block_size=BLOCK,
             actual_seq_lengths_kv=step["lengths"],
-        )  # fmt: skip
+        )
         return self.o(out.flatten(1))
 
     def prefill(self, x: Tensor, cos: Tensor, sin: Tensor, cache: tuple[Tensor, Tensor], step: dict) -> Tensor:
@@ -85,9 +91,16 @@ class Attention(nn.Module):
         out = torch.empty_like(q.squeeze(1))
         mask = torch.full((BLOCK, BLOCK), -torch.inf, dtype=torch.float16, device=x.device).triu(1)
         torch_npu._npu_flash_attention(
-            query=q.squeeze(1), key=k.squeeze(1), value=v, mask=mask, seq_len=step["lengths"],
-            scale_value=1 / math.sqrt(SIZE), num_heads=HEADS, num_kv_heads=GROUPS, out=out,
-        )  # fmt: skip
+            query=q.squeeze(1),
+            key=k.squeeze(1),
+            value=v,
+            mask=mask,
+            seq_len=step["lengths"],
+            scale_value=1 / math.sqrt(SIZE),
+            num_heads=HEADS,
+            num_kv_heads=GROUPS,
+            out=out,
+        )
         return self.o(out.flatten(1))
 
     def plain(self, x: Tensor, cos: Tensor, sin: Tensor, *_: object) -> Tensor:

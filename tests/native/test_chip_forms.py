@@ -51,13 +51,16 @@ def _smallest(x, index, source):
 # name: function, inputs
 PROGRAMS = {
     "bag of long indices": (lambda w, i: F.embedding_bag(i, w), lambda: (torch.randn(10, 4), longs(3, 2).abs())),
-    "places in a volume": (
-        lambda x: F.max_pool3d(x, 2, return_indices=True), lambda: (torch.randn(1, 2, 4, 4, 4),)),
+    "places in a volume": (lambda x: F.max_pool3d(x, 2, return_indices=True), lambda: (torch.randn(1, 2, 4, 4, 4),)),
     "average of a bfloat16 plane": (lambda x: F.avg_pool2d(x, 3, 2, 1), lambda: (half(1, 2, 6, 6),)),
     "average of a float32 plane": (
-        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), lambda: (torch.randn(1, 2, 6, 7),)),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda: (torch.randn(1, 2, 6, 7),),
+    ),
     "average without padding of a clipped window": (
-        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), lambda: (torch.randn(1, 2, 6, 6),)),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+        lambda: (torch.randn(1, 2, 6, 6),),
+    ),
     "adaptive average": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), lambda: (torch.randn(1, 2, 7, 8),)),
     "product of int32": (lambda a, b: a @ b, lambda: (longs(3, 4).int(), longs(4, 4).int())),
     "diagonal of bfloat16": (lambda x: x.diagonal() + 1, lambda: (half(3, 4),)),
@@ -65,8 +68,7 @@ PROGRAMS = {
     "largest of bfloat16": (_largest, lambda: (half(5), torch.tensor([0, 1, 1]), half(3))),
     "smallest of bfloat16": (_smallest, lambda: (half(5), torch.tensor([0, 1, 1]), half(3))),
     "running smallest of bfloat16": (lambda x: x.cummin(0), lambda: (half(4, 3),)),
-    "strides of float64": (
-        lambda x: torch.as_strided(x, (2, 2), (1, 2)) + 0.0, lambda: (torch.randn(6).double(),)),
+    "strides of float64": (lambda x: torch.as_strided(x, (2, 2), (1, 2)) + 0.0, lambda: (torch.randn(6).double(),)),
     "places in float64": (lambda x, i: x[i], lambda: (torch.randn(6).double(), torch.tensor([1, 2]))),
     "identity of float64": (lambda: torch.eye(3, 4, dtype=torch.float64), lambda: ()),
     "quantile of float64": (torch.special.ndtri, lambda: (torch.rand(5).double(),)),
@@ -80,8 +82,7 @@ PROGRAMS = {
     "third power of int64": (lambda x: x**3, lambda: (longs(9),)),
     "any power of int64": (torch.pow, lambda: (longs(9), longs(9).abs())),
     "quotient of int64": (lambda x: torch.div(x, -4, rounding_mode="trunc"), lambda: (longs(9),)),
-    "quotient of small numbers": (
-        lambda x: torch.div(x.clamp(-5, 5), -4, rounding_mode="trunc"), lambda: (longs(9),)),
+    "quotient of small numbers": (lambda x: torch.div(x.clamp(-5, 5), -4, rounding_mode="trunc"), lambda: (longs(9),)),
     "filled int64": (lambda x, m: x.masked_fill(m, 7), lambda: (longs(9), torch.rand(9) > 0.5)),
     "padded int64": (lambda x: F.pad(x, (1, 2)), lambda: (longs(3, 9),)),
     "padded int64 with 5": (lambda x: F.pad(x, (1, 2), value=5), lambda: (longs(3, 9),)),
@@ -90,34 +91,43 @@ PROGRAMS = {
     "choice of bool": (torch.where, lambda: (torch.rand(9) > 0.5, torch.rand(3, 9) > 0.5, torch.rand(9) > 0.5)),
     "gradient of a gate in float64": (
         lambda g, x: torch.ops.aten.glu_backward(g, x, 0),
-        lambda: (torch.randn(2, 3).double(), torch.randn(4, 3).double())),
+        lambda: (torch.randn(2, 3).double(), torch.randn(4, 3).double()),
+    ),
     "gradient of a bfloat16 loss": (
         lambda g, x, t, w: torch.ops.aten.nll_loss_backward(g, x, t, None, 2, -100, w),
-        lambda: (half(), half(5, 4), torch.randint(0, 4, (5,)), half())),
+        lambda: (half(), half(5, 4), torch.randint(0, 4, (5,)), half()),
+    ),
     "gradient of a filter of volumes in float16": (
         lambda g, x, w: torch.ops.aten.convolution_backward(
-            g, x, w, None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1, [False, True, False])[1],
-        lambda: (torch.ones(1, 3, 2, 2, 2).half(), torch.ones(1, 2, 3, 3, 3).half(), torch.ones(3, 2, 2, 2, 2).half())),
+            g, x, w, None, [1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1, [False, True, False]
+        )[1],
+        lambda: (torch.ones(1, 3, 2, 2, 2).half(), torch.ones(1, 2, 3, 3, 3).half(), torch.ones(3, 2, 2, 2, 2).half()),
+    ),
     "gradient of an average of a plane": (
         lambda g, x: torch.ops.aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], False, True, None),
-        lambda: (torch.randn(1, 2, 3, 3), torch.randn(1, 2, 6, 6))),
+        lambda: (torch.randn(1, 2, 3, 3), torch.randn(1, 2, 6, 6)),
+    ),
     "rows by one index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 5), torch.tensor([[0, -1], [4, 2]]))),
     "rows by one index of open size": (lambda x, i: x[:, i], lambda: (torch.randn(3, 5), torch.tensor([0, -1, 4]))),
     "places by indices of two shapes": (
-        lambda x, i, j: x[:, i, j], lambda: (torch.randn(2, 3, 5), torch.tensor([[0], [2]]), torch.tensor([1, -1]))),
+        lambda x, i, j: x[:, i, j],
+        lambda: (torch.randn(2, 3, 5), torch.tensor([[0], [2]]), torch.tensor([1, -1])),
+    ),
     "places by indices apart": (
-        lambda x, i, j: x[i, :, j], lambda: (torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([3, -1]))),
+        lambda x, i, j: x[i, :, j],
+        lambda: (torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([3, -1])),
+    ),
     "linear of bfloat16": (F.linear, lambda: (half(3, 64), half(5, 64), half(5))),
     "largest of a float16 plane": (
-        lambda x: F.max_pool2d(x, 3, 2, return_indices=True), lambda: (torch.randn(1, 2, 9, 9).half(),)),
-    "largest of a bfloat16 plane": (
-        lambda x: F.max_pool2d(x, 3, 2, return_indices=True), lambda: (half(1, 2, 9, 9),)),
-    "sums of parts": (
-        lambda x: torch.cat([x.split([2, 3])[1], x])[1::2].sum(1), lambda: (torch.randn(5, 4),)),
+        lambda x: F.max_pool2d(x, 3, 2, return_indices=True),
+        lambda: (torch.randn(1, 2, 9, 9).half(),),
+    ),
+    "largest of a bfloat16 plane": (lambda x: F.max_pool2d(x, 3, 2, return_indices=True), lambda: (half(1, 2, 9, 9),)),
+    "sums of parts": (lambda x: torch.cat([x.split([2, 3])[1], x])[1::2].sum(1), lambda: (torch.randn(5, 4),)),
     "counts": (lambda x: x.histc(4, -1, 1), lambda: (torch.randn(3, 50),)),
     "counts in the range of the data": (lambda x: x.histc(4), lambda: (torch.randn(3, 50),)),
     "dropout": (lambda x: F.dropout(x, 0.25), lambda: (torch.ones(4000),)),
-}  # fmt: skip
+}
 # Nothing is compared with eager but the share of what is kept and how it is scaled.
 RANDOM = ("dropout",)
 OPEN = ("rows by one index of open size",)

@@ -17,9 +17,11 @@ HERE: Final = Path(__file__).resolve().parent
 DOCS: Final = HERE.parent.parent / "docs"
 # page -> columns that are the same in both languages: names, numbers, and reasons, which are the texts of errors
 PAGES: Final = {
-    "options.md": (0, 2, 5), "coverage.md": (0, 1, 2, 3, 4), "graphs.md": (0, 2, 3, 4, 5, 6, 7),
+    "options.md": (0, 2, 5),
+    "coverage.md": (0, 1, 2, 3, 4),
+    "graphs.md": (0, 2, 3, 4, 5, 6, 7),
     "chips.md": (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13),
-}  # fmt: skip
+}
 _CELLS: Final = re.compile(r"(?<!\\) \| ")
 _NO_WORDS: Final = re.compile(r"`[^`]*`|'[^']*'|None|True|False")
 

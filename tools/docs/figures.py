@@ -55,9 +55,14 @@ def _arrow(x0: float, y0: float, x1: float, y1: float) -> str:
 def pipeline() -> str:
     """From a model to results, with what observes on the way."""
     steps = [
-        ("your model", "", ""), ("FX graph", "", "dynamo"), ("ATen graph", "", "AOTAutograd"), ("FX passes", "ours", ""),
-        ("converters", "ours", ""), ("GE graph", "ours", "GE passes"), ("verifier", "ours", f"{len(schema.builtin_names()):,} schemas"),
-    ]  # fmt: skip
+        ("your model", "", ""),
+        ("FX graph", "", "dynamo"),
+        ("ATen graph", "", "AOTAutograd"),
+        ("FX passes", "ours", ""),
+        ("converters", "ours", ""),
+        ("GE graph", "ours", "GE passes"),
+        ("verifier", "ours", f"{len(schema.builtin_names()):,} schemas"),
+    ]
     parts, width, gap = [], 124, 20
     for i, (text, kind, note) in enumerate(steps):
         x = 10 + i * (width + gap)
@@ -133,10 +138,12 @@ def trend(series: Sequence[Sequence[float]]) -> str:
         return 50 + run * width / (runs - 1), 20 + height * (1 - max(value, 0.0) / top)
 
     y = at(0, 1.0)[1]
-    parts = [f'<path d="M50 {y:.1f}H{50 + width}" stroke-dasharray="5 4"/>',
-             f'<text class="dim" x="44" y="{y + 5:.1f}" text-anchor="end">1</text>',
-             f'<path d="M50 20V{20 + height}H{50 + width}"/>',
-             f'<text class="dim" x="44" y="28" text-anchor="end">{top:.1f}</text>']  # fmt: skip
+    parts = [
+        f'<path d="M50 {y:.1f}H{50 + width}" stroke-dasharray="5 4"/>',
+        f'<text class="dim" x="44" y="{y + 5:.1f}" text-anchor="end">1</text>',
+        f'<path d="M50 20V{20 + height}H{50 + width}"/>',
+        f'<text class="dim" x="44" y="28" text-anchor="end">{top:.1f}</text>',
+    ]
     taken: list[float] = []
     for number, line in enumerate(series, 1):
         colour = _COLOURS[(number - 1) % len(_COLOURS)]
@@ -160,14 +167,32 @@ def _ways(page: Path) -> list[Any]:
 
 
 _CHINESE: Final = {
-    "your model": "你的模型", "FX graph": "FX 图", "ATen graph": "ATen 图", "converters": "转换器", "GE graph": "GE 图",
-    "verifier": "校验器", "embedded CPU engine": "内嵌 CPU 引擎", "here": "本机", "Ascend NPU": "昇腾 NPU",
-    ".air archive": ".air 归档", "tair-debug sees every stage and changes none": "tair-debug 查看每个阶段，不改变任何内容",
-    "before": "之前", "after swap_square": "swap_square 之后", "From a model to results": "从模型到结果",
-    "A graph before and after a pass": "pass 之前和之后的图", "Operators by the way they convert": "算子，按转换方式",
-    "row": "行", "function": "函数", "walk": "遍历", "decomposed": "分解", "composite": "组合", "absent": "没有", "functional": "函数化", "refused": "拒绝",
+    "your model": "你的模型",
+    "FX graph": "FX 图",
+    "ATen graph": "ATen 图",
+    "converters": "转换器",
+    "GE graph": "GE 图",
+    "verifier": "校验器",
+    "embedded CPU engine": "内嵌 CPU 引擎",
+    "here": "本机",
+    "Ascend NPU": "昇腾 NPU",
+    ".air archive": ".air 归档",
+    "tair-debug sees every stage and changes none": "tair-debug 查看每个阶段，不改变任何内容",
+    "before": "之前",
+    "after swap_square": "swap_square 之后",
+    "From a model to results": "从模型到结果",
+    "A graph before and after a pass": "pass 之前和之后的图",
+    "Operators by the way they convert": "算子，按转换方式",
+    "row": "行",
+    "function": "函数",
+    "walk": "遍历",
+    "decomposed": "分解",
+    "composite": "组合",
+    "absent": "没有",
+    "functional": "函数化",
+    "refused": "拒绝",
     "torch_npu, CANN": "torch_npu、CANN",
-}  # fmt: skip
+}
 
 
 def chinese(figure: str) -> str:

@@ -73,7 +73,7 @@ WORDS: Final = {
         "names_head": "| 名字 | 这里 |",
         "choices": "旧文档互相矛盾之处，采用哪种读法见 [rationale.md](rationale.md)。",
     },
-}  # fmt: skip
+}
 
 
 def rows(kind: str) -> list[dict[str, str]]:
@@ -85,9 +85,12 @@ def rows(kind: str) -> list[dict[str, str]]:
 
 # The few English words of the column that is the same in both languages.
 _CHINESE: Final = (
-    ("`./build.sh` with the same switches", "同样开关的 `./build.sh`"), ("the same, and a manifest", "相同，另有清单文件"),
-    ("the same", "相同"), (", or ", "，或 "), ("npy under the names that CANN's tool gives", "npy，文件名与 CANN 工具所给相同"),
-)  # fmt: skip
+    ("`./build.sh` with the same switches", "同样开关的 `./build.sh`"),
+    ("the same, and a manifest", "相同，另有清单文件"),
+    ("the same", "相同"),
+    (", or ", "，或 "),
+    ("npy under the names that CANN's tool gives", "npy，文件名与 CANN 工具所给相同"),
+)
 
 
 def _ours(text: str, language: str) -> str:

@@ -33,8 +33,14 @@ COPIED: Final = ("CONTRIBUTING.md", "SECURITY.md")  # each with its .zh.md
 # What of each package a program is written against.
 API: Final = {
     "torchair": (
-        "torchair.compiler.backend", "torchair.config.compiler_config", "torchair.inference", "torchair.scope",
-        "torchair.ops", "torchair.export.dynamo_export", "torchair.patterns", "torchair.oplib.converters",
+        "torchair.compiler.backend",
+        "torchair.config.compiler_config",
+        "torchair.inference",
+        "torchair.scope",
+        "torchair.ops",
+        "torchair.export.dynamo_export",
+        "torchair.patterns",
+        "torchair.oplib.converters",
         "torchair.config.log",
     ),
     "tair_export": ("tair_export.load", "tair_export.export", "tair_export.signing", "tair_export.foreign"),
@@ -42,7 +48,7 @@ API: Final = {
     "ge_converters": ("ge_converters.registry", "ge_converters.base.support", "ge_converters.report.smoke"),
     "ge_runtime": ("ge_runtime.api", "ge_runtime.discovery", "ge_runtime.cpu.registry"),
     "ge_graph": ("ge_graph.ir", "ge_graph.builder", "ge_graph.verify", "ge_graph.serde", "ge_graph.escape"),
-}  # fmt: skip
+}
 # What each of these modules is for, where the page is read in Chinese; docstrings are English.
 ABOUT: Final = {
     "torchair.compiler.backend": "`torch.compile` 的后端：`get_npu_backend`、`get_compiler`",

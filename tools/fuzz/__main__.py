@@ -44,10 +44,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=None, help="operators a program (5 to 40)")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for making one finding small (60)")
     parser.add_argument(
-        "--fast", action="store_true",
+        "--fast",
+        action="store_true",
         help="static sizes only, handed to our compiler as ATen graphs that are recorded from eager, ten to twenty "
         f"a second of processor time; one of {WHOLE_WAY} goes through AOTAutograd",
-    )  # fmt: skip
+    )
     parser.add_argument("--folder", type=Path, default=Path("artefacts/fuzz"), help="where findings go")
     given = parser.parse_args(argv)
     prepare()

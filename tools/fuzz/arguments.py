@@ -39,9 +39,19 @@ from ge_converters.registry import REGISTRY, Entry
 from ge_converters.report import smoke
 
 _TYPES: Final = (
-    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64, torch.complex128,
-)  # fmt: skip
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
 _REFUSED: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, OverflowError, AssertionError)
 # Called by torch's own code only, with operands and numbers that fit; eager's kernels look at nothing and read beyond
 # (gradients of pads, of bags and of batch norms end the process), or believe scales that contradict the sizes given.

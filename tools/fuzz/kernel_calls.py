@@ -139,8 +139,11 @@ def _keep(found: dict[str, dict[str, KernelCall]], node: Node, ins: Sequence[Any
         return None if entry is None else tuple(taken(e) for e in entry)
 
     call = KernelCall(
-        node.op, tuple(taken(e) for e in node.inputs), dict(node.attrs), tuple(t.dtype for t in node.outputs),
+        node.op,
+        tuple(taken(e) for e in node.inputs),
+        dict(node.attrs),
+        tuple(t.dtype for t in node.outputs),
         dict(node.output_counts),
-    )  # fmt: skip
+    )
     form = [GE_OF[v.dtype].short + str(v.dim()) for v in ins]
     kept.setdefault(f"{form} {[(n, a.value) for n, a in call.attrs.items() if not n.startswith('_')]}", call)

@@ -52,10 +52,22 @@ _FLOATS: Final = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-40, 3e38, -1e30, 
 _OUTSIDE: Final = re.compile(r"Hcom|AllReduce|AllGather|ReduceScatter|MoeDistribute|Print")
 
 
-_TYPES: Final = frozenset((
-    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64, torch.complex128,
-))  # fmt: skip
+_TYPES: Final = frozenset(
+    (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+        torch.complex128,
+    )
+)
 
 
 class FuzzOutcome(NamedTuple):
@@ -134,10 +146,12 @@ def _filled(rng: Random, shape: Sequence[int], dtype: torch.dtype) -> torch.Tens
 
 def _plausible(rng: Random, kind: Kind, rank: int) -> Any:
     one: dict[Kind, Callable[[], Any]] = {
-        Kind.INT: lambda: rng.choice((0, 1, 2)), Kind.FLOAT: lambda: rng.choice((0.0, 0.5, 1.0)),
-        Kind.BOOL: lambda: rng.random() < 0.5, Kind.STRING: lambda: rng.choice(("", "NCHW", "SAME", "sum")),
+        Kind.INT: lambda: rng.choice((0, 1, 2)),
+        Kind.FLOAT: lambda: rng.choice((0.0, 0.5, 1.0)),
+        Kind.BOOL: lambda: rng.random() < 0.5,
+        Kind.STRING: lambda: rng.choice(("", "NCHW", "SAME", "sum")),
         Kind.TYPE: lambda: DataType.DT_FLOAT,
-    }  # fmt: skip
+    }
     if kind in one:
         return one[kind]()
     name = kind.value.removeprefix("List")
@@ -390,9 +404,11 @@ def main(argv: list[str] | None = None) -> int:
         print(call_once(draw(given.seed, known)))
         return 0
     counts, found = Counter[str](), dict[str, list[tuple[int, str]]]()
-    calls_made = _for(given.seed, known, given.seconds, given.whole) if given.whole is not None else run(
-        range(given.seed, given.seed + given.calls), known, given.seconds
-    )  # fmt: skip
+    calls_made = (
+        _for(given.seed, known, given.seconds, given.whole)
+        if given.whole is not None
+        else run(range(given.seed, given.seed + given.calls), known, given.seconds)
+    )
     for seed, outcome in calls_made:
         counts[outcome.status] += 1
         if sum(counts.values()) % 1000 == 0:

@@ -246,29 +246,107 @@ def _steps(rng: Random, x: torch.Tensor, *_: Any) -> list[Any]:
 
 
 _UNARY_F: Final = (
-    "sigmoid", "tanh", "sin", "cos", "erf", "exp2", "expm1", "square", "atan", "sinh", "asinh", "log1p", "floor",
-    "ceil", "trunc", "frac", "round", "rsqrt", "sqrt", "digamma", "reciprocal", "exp", "lgamma", "erfc",
-)  # fmt: skip
+    "sigmoid",
+    "tanh",
+    "sin",
+    "cos",
+    "erf",
+    "exp2",
+    "expm1",
+    "square",
+    "atan",
+    "sinh",
+    "asinh",
+    "log1p",
+    "floor",
+    "ceil",
+    "trunc",
+    "frac",
+    "round",
+    "rsqrt",
+    "sqrt",
+    "digamma",
+    "reciprocal",
+    "exp",
+    "lgamma",
+    "erfc",
+)
 _UNARY: Final = (
-    "neg", "abs", "sign", "relu", "isnan", "isfinite", "logical_not", "sgn", "positive", "square",
-)  # fmt: skip
+    "neg",
+    "abs",
+    "sign",
+    "relu",
+    "isnan",
+    "isfinite",
+    "logical_not",
+    "sgn",
+    "positive",
+    "square",
+)
 _ACTIVATIONS: Final = (
-    "gelu", "silu", "mish", "softplus", "elu", "selu", "celu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid",
-    "softsign", "logsigmoid", "relu6", "tanhshrink", "softshrink", "hardshrink",
-)  # fmt: skip
+    "gelu",
+    "silu",
+    "mish",
+    "softplus",
+    "elu",
+    "selu",
+    "celu",
+    "leaky_relu",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "softsign",
+    "logsigmoid",
+    "relu6",
+    "tanhshrink",
+    "softshrink",
+    "hardshrink",
+)
 _BINARY: Final = (
-    "add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
-    "logical_xor", "fmax", "fmin",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "maximum",
+    "minimum",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "fmax",
+    "fmin",
+)
 _BINARY_F: Final = (
-    "atan2", "hypot", "copysign", "logaddexp", "logaddexp2", "xlogy", "ldexp", "heaviside",
-)  # fmt: skip
+    "atan2",
+    "hypot",
+    "copysign",
+    "logaddexp",
+    "logaddexp2",
+    "xlogy",
+    "ldexp",
+    "heaviside",
+)
 _WRITING: Final = (
-    "add_", "sub_", "mul_", "copy_", "eq_", "logical_and_", "lt_",
-)  # fmt: skip
+    "add_",
+    "sub_",
+    "mul_",
+    "copy_",
+    "eq_",
+    "logical_and_",
+    "lt_",
+)
 _WRITING_ONE: Final = (
-    "zero_", "neg_", "abs_", "relu_", "square_", "sign_",
-)  # fmt: skip
+    "zero_",
+    "neg_",
+    "abs_",
+    "relu_",
+    "square_",
+    "sign_",
+)
 
 
 def _half(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -363,15 +441,14 @@ OPERATORS: Final[dict[str, Operator]] = {
     "index_copy": Operator(lambda x, d, at: x.index_copy(d, _index(at[:1]), x.narrow(d, 0, 1)), 1, _places),
     "index_fill": Operator(lambda x, d, at, n: x.index_fill(d, _index(at), int(n)), 1, _rows),
     "gather": Operator(
-        lambda x, d, at: x.gather(d, _index(at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places),
-    "scatter": Operator(
-        lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), 2), 1, _places),
+        lambda x, d, at: x.gather(d, _index(at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places
+    ),
+    "scatter": Operator(lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), 2), 1, _places),
     "masked_fill": Operator(lambda x, y, n: x.masked_fill(y > 0, int(n)), 2, _number),
     "index pairs": Operator(_pairs, 1, _places),
     "index_put": Operator(_put_pairs, 1, _steps, kinds="fi"),
     "take": Operator(lambda x, d, at: x.take(_index(at)), 1, _places),
-    "scatter_add": Operator(
-        lambda x, d, at: x.scatter_add(d, torch.zeros_like(x, dtype=torch.int64), x), 1, _places),
+    "scatter_add": Operator(lambda x, d, at: x.scatter_add(d, torch.zeros_like(x, dtype=torch.int64), x), 1, _places),
     "diagonal_scatter": Operator(lambda x: x.diagonal_scatter(torch.zeros_like(x.diagonal()))),
     "bucketize": Operator(lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.1, 2.0], device=x.device)), kinds="f"),
     "select_scatter": Operator(lambda x, d, at: x.select_scatter(x.select(d, 0), d, at), 1, _at),
@@ -383,8 +460,12 @@ OPERATORS: Final[dict[str, Operator]] = {
     "write masked": Operator(_write_masked, 2, writes=True, kinds="fi"),
     "write turned": Operator(_write_turned, 1, _two_dims, writes=True, kinds="fi"),
     "index_add_": Operator(
-        lambda x, d, at: x.index_add_(d, _index(at), x.index_select(d, _index(at)).clone()), 1, _places,
-        writes=True, kinds="fi"),
+        lambda x, d, at: x.index_add_(d, _index(at), x.index_select(d, _index(at)).clone()),
+        1,
+        _places,
+        writes=True,
+        kinds="fi",
+    ),
     "cumsum_": Operator(lambda x, d: _filled(x.cumsum_(d)), 1, _dim, writes=True, kinds="f"),
     "clamp_": Operator(lambda x, n: x.clamp_(min=-abs(n), max=2), 1, _number, writes=True, kinds="fi"),
     "lerp_": Operator(lambda x, y: x.lerp_(y, 0.25), 2, writes=True, kinds="f"),
@@ -454,7 +535,8 @@ OPERATORS: Final[dict[str, Operator]] = {
     "attention": Operator(_attention, 1, lambda r, x: [r.random() < 0.5], kinds="f"),
     "glu": Operator(F.glu, 1, _dim, kinds="f"),
     "embedding": Operator(
-        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=x.float())), kinds="i"),
+        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=x.float())), kinds="i"
+    ),
     "mse": Operator(lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y)), 2, kinds="f"),
     "pixel_shuffle": Operator(_unshuffled, kinds="f"),
-}  # fmt: skip
+}

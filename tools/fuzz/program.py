@@ -18,8 +18,12 @@ import torch
 from tools.fuzz.operators import OPERATORS
 
 _DTYPES: Final = ("float32",) * 12 + (
-    *("int64", "int32", "bool", "float16", "bfloat16") * 2, "float64", "int16", "int8", "uint8",
-)  # fmt: skip
+    *("int64", "int32", "bool", "float16", "bfloat16") * 2,
+    "float64",
+    "int16",
+    "int8",
+    "uint8",
+)
 _WITH_GRADIENT: Final = {"float32": 0.4, "float16": 0.2, "bfloat16": 0.2, "float64": 0.4}
 _LARGEST: Final = 4096
 _ALIASES: Final[dict[str, Any]] = {

@@ -62,11 +62,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None
 
 
 def fusion_attention(
-    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, pse: Tensor | None = None,
-    padding_mask: Any = None, atten_mask: Tensor | None = None, scale: float = 1.0, keep_prob: float = 1.0,
-    pre_tockens: int = 2147483647, next_tockens: int = 2147483647, inner_precise: int = 0, prefix: Any = None,
-    actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None, sparse_mode: int = 0, *_: Any, **__: Any,
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    pse: Tensor | None = None,
+    padding_mask: Any = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 2147483647,
+    next_tockens: int = 2147483647,
+    inner_precise: int = 0,
+    prefix: Any = None,
+    actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None,
+    sparse_mode: int = 0,
+    *_: Any,
+    **__: Any,
+) -> Any:
     kv_heads = head_num * key.shape[-1] // query.shape[-1] if input_layout in ("BSH", "SBH") else 0
     if input_layout == "TND":
         return _packed_attention(query, key, value, scale, actual_seq_qlen, actual_seq_kvlen)
@@ -104,8 +119,9 @@ def fusion_attention_v2(
     next_tokens: int = 2147483647,
     **rest: Any,
 ) -> Any:
-    return fusion_attention(query, key, value, head_num, input_layout, pre_tockens=pre_tokens,
-                            next_tockens=next_tokens, **rest)  # fmt: skip
+    return fusion_attention(
+        query, key, value, head_num, input_layout, pre_tockens=pre_tokens, next_tockens=next_tokens, **rest
+    )
 
 
 def fusion_attention_v3(*args: Any, **keywords: Any) -> Any:
@@ -115,10 +131,19 @@ def fusion_attention_v3(*args: Any, **keywords: Any) -> Any:
 
 
 def fusion_attention_grad(
-    query: Tensor, key: Tensor, value: Tensor, dy: Tensor, head_num: int, input_layout: str, *,
-    scale_value: float = 1.0, pse: Tensor | None = None, atten_mask: Tensor | None = None, sparse_mode: int = 0,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dy: Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    scale_value: float = 1.0,
+    pse: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    sparse_mode: int = 0,
     **_: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     dpse = query.new_empty(0) if pse is None else torch.empty_like(pse)
     if isinstance(query, torch._subclasses.FakeTensor):
         return (
@@ -131,8 +156,9 @@ def fusion_attention_grad(
 
     def run(*tensors: Tensor) -> Tensor:
         q, k, v, *bias = tensors
-        return fusion_attention(q, k, v, head_num, input_layout, *bias, atten_mask=atten_mask, scale=scale_value,
-                                sparse_mode=sparse_mode)[0]  # fmt: skip
+        return fusion_attention(
+            q, k, v, head_num, input_layout, *bias, atten_mask=atten_mask, scale=scale_value, sparse_mode=sparse_mode
+        )[0]
 
     leaves = [query, key, value] if pse is None else [query, key, value, pse]
     made = [g.to(query.dtype) for g in gradients(run, dy, *leaves)]
@@ -140,11 +166,21 @@ def fusion_attention_grad(
 
 
 def infer_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, num_heads: int = 1, scale_value: float = 1.0,
-    input_layout: str = "BSH", num_key_value_heads: int = 0, atten_mask: Tensor | None = None,
-    pse_shift: Tensor | None = None, sparse_mode: int = 0, actual_seq_lengths: Any = None,
-    actual_seq_lengths_kv: Any = None, **_: Any,
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    atten_mask: Tensor | None = None,
+    pse_shift: Tensor | None = None,
+    sparse_mode: int = 0,
+    actual_seq_lengths: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    **_: Any,
+) -> Any:
     kv = num_key_value_heads or num_heads
     q = heads_first(query, input_layout, num_heads)
     k, v = (heads_first(t, input_layout, kv) for t in (key, value))
@@ -173,11 +209,27 @@ def fused_infer(
 
 
 def fused_infer_v2(
-    query: Tensor, key: Tensor, value: Tensor, *, num_query_heads: int = 1, softmax_scale: float = 1.0,
-    return_softmax_lse: bool = False, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None, **rest: Any,
-) -> Any:  # fmt: skip
-    return fused_infer(query, key, value, scale=softmax_scale, num_heads=num_query_heads,
-                       softmax_lse_flag=return_softmax_lse, actual_seq_lengths_kv=actual_seq_kvlen, **rest)  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    num_query_heads: int = 1,
+    softmax_scale: float = 1.0,
+    return_softmax_lse: bool = False,
+    actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None,
+    **rest: Any,
+) -> Any:
+    return fused_infer(
+        query,
+        key,
+        value,
+        scale=softmax_scale,
+        num_heads=num_query_heads,
+        softmax_lse_flag=return_softmax_lse,
+        actual_seq_lengths_kv=actual_seq_kvlen,
+        **rest,
+    )
 
 
 def attention_update(lse: list[Tensor], local_out: list[Tensor], update_type: int) -> Any:
@@ -199,8 +251,9 @@ def _attention_cases() -> list[Case]:
     def saved(d: torch.dtype, layout: str, tensors: list[Tensor], **keywords: Any) -> Any:
         y, top, total, *_ = fusion_attention(*tensors, 4, layout, scale=0.25, **keywords)
         dy = rand(*y.shape).to(d)
-        return call(*tensors, dy, 4, layout, softmax_max=top, softmax_sum=total, attention_in=y, scale_value=0.25,
-                    **keywords)  # fmt: skip
+        return call(
+            *tensors, dy, 4, layout, softmax_max=top, softmax_sum=total, attention_in=y, scale_value=0.25, **keywords
+        )
 
     first = (0, 1, 2)
     flash, grad = "npu_fusion_attention", "npu_fusion_attention_grad"

@@ -27,9 +27,13 @@ def scatter_update(input: Tensor, indices: Tensor, updates: Tensor, axis: int) -
 
 
 def scatter_list(
-    input: list[Tensor], indices: Tensor, updates: Tensor, mask: Tensor | None = None, reduce: str = "update",
+    input: list[Tensor],
+    indices: Tensor,
+    updates: Tensor,
+    mask: Tensor | None = None,
+    reduce: str = "update",
     axis: int = -2,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     ys = [t.clone() for t in input]
     if not isinstance(updates, torch._subclasses.FakeTensor):
         for i, y in enumerate(ys):
@@ -50,9 +54,16 @@ def scatter_pa_kv_cache(
 
 
 def batch_gather_matmul(
-    input: Tensor, x: Tensor, weight_b: Tensor, indices: Tensor, weight_a: Tensor | None = None, layer_idx: int = 0,
-    scale: float = 0.001, y_offset: int = 0, y_slice_size: int = -1,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    x: Tensor,
+    weight_b: Tensor,
+    indices: Tensor,
+    weight_a: Tensor | None = None,
+    layer_idx: int = 0,
+    scale: float = 0.001,
+    y_offset: int = 0,
+    y_slice_size: int = -1,
+) -> Tensor:
     if isinstance(x, torch._subclasses.FakeTensor):
         return torch.empty_like(input)
     y = input.float().clone()
@@ -76,9 +87,16 @@ def bmm(input: Tensor, mat2: Tensor, output_sizes: Any) -> Tensor:
 
 
 def transpose_batchmatmul(
-    input: Tensor, weight: Tensor, *, bias: Any = None, scale: Any = None, perm_x1: Any = None, perm_x2: Any = None,
-    perm_y: Any = None, batch_split_factor: Any = 1,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    weight: Tensor,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+    perm_x1: Any = None,
+    perm_x2: Any = None,
+    perm_y: Any = None,
+    batch_split_factor: Any = 1,
+) -> Tensor:
     a, b = (up(t).permute(p) if p else up(t) for t, p in ((input, perm_x1), (weight, perm_x2)))
     y = a @ b
     return (y.permute(perm_y) if perm_y else y).to(input.dtype).contiguous()
@@ -92,9 +110,15 @@ def conv2d(
 
 
 def conv_transpose(
-    input: Tensor, weight: Tensor, bias: Tensor | None, padding: Any, output_padding: Any, stride: Any, dilation: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    padding: Any,
+    output_padding: Any,
+    stride: Any,
+    dilation: Any,
     groups: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     y = functional.conv_transpose2d(
         up(input), up(weight), None if bias is None else up(bias), stride, padding, output_padding, groups, dilation
     )
@@ -264,9 +288,16 @@ def dynamic_quant_asymmetric(input: Tensor, *, smooth_scales: Tensor | None = No
 
 
 def quant_matmul(
-    x1: Tensor, x2: Tensor, scale: Tensor, *, offset: Any = None, pertoken_scale: Tensor | None = None,
-    bias: Tensor | None = None, output_dtype: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    *,
+    offset: Any = None,
+    pertoken_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    output_dtype: Any = None,
+    **_: Any,
+) -> Tensor:
     acc = (x1.double() @ x2.double() + (0 if bias is None else bias.double())).float()
     y = acc * up(scale)
     y = y if pertoken_scale is None else y * pertoken_scale.unsqueeze(-1)
@@ -274,10 +305,17 @@ def quant_matmul(
 
 
 def weight_quant_batchmatmul(
-    x: Tensor, weight: Tensor, antiquant_scale: Tensor, antiquant_offset: Tensor | None = None, quant_scale: Any = None,
-    quant_offset: Any = None, bias: Tensor | None = None, antiquant_group_size: int = 0, inner_precise: int = 0,
+    x: Tensor,
+    weight: Tensor,
+    antiquant_scale: Tensor,
+    antiquant_offset: Tensor | None = None,
+    quant_scale: Any = None,
+    quant_offset: Any = None,
+    bias: Tensor | None = None,
+    antiquant_group_size: int = 0,
+    inner_precise: int = 0,
     weight_dtype: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     offset, scale = antiquant_offset, up(antiquant_scale)
     if antiquant_group_size:
         scale = scale.repeat_interleave(antiquant_group_size, 0)
@@ -287,16 +325,27 @@ def weight_quant_batchmatmul(
 
 
 def gelu_quant(
-    input: Tensor, *, input_scale: Tensor | None = None, input_offset: Any = None, approximate: str = "none",
-    quant_mode: str = "dynamic", **_: Any,
-) -> Any:  # fmt: skip
+    input: Tensor,
+    *,
+    input_scale: Tensor | None = None,
+    input_offset: Any = None,
+    approximate: str = "none",
+    quant_mode: str = "dynamic",
+    **_: Any,
+) -> Any:
     return dynamic_quant(functional.gelu(up(input), approximate=approximate), smooth_scales=input_scale)
 
 
 def dequant_swiglu_quant(
-    x: Tensor, *, weight_scale: Tensor, activation_scale: Tensor, quant_scale: Tensor | None = None,
-    activate_left: bool = False, quant_mode: int = 0, **_: Any,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    *,
+    weight_scale: Tensor,
+    activation_scale: Tensor,
+    quant_scale: Tensor | None = None,
+    activate_left: bool = False,
+    quant_mode: int = 0,
+    **_: Any,
+) -> Any:
     a, b = (x.float() * weight_scale * activation_scale).chunk(2, -1)
     y = functional.silu(a) * b if activate_left else a * functional.silu(b)
     return dynamic_quant(y, smooth_scales=quant_scale)
@@ -458,9 +507,16 @@ def init_routing_v2(x: Tensor, expert_idx: Tensor, *, expert_num: int = -1, **_:
 
 
 def finalize_routing(
-    rows: Tensor, skip1: Any, skip2: Any, bias: Tensor | None, scales: Tensor, place: Tensor, experts: Tensor, *_: Any,
+    rows: Tensor,
+    skip1: Any,
+    skip2: Any,
+    bias: Tensor | None,
+    scales: Tensor,
+    place: Tensor,
+    experts: Tensor,
+    *_: Any,
     **__: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     n, k = scales.shape
     parts = up(rows)[place.long()].reshape(k, n, -1).transpose(0, 1)
     parts = parts if bias is None else parts + up(bias)[experts.long()]
@@ -508,8 +564,10 @@ def grouped_matmul(
     **_: Any,
 ) -> list[Tensor]:
     if group_list is None:
-        return [(up(a) @ up(w) + (0 if bias is None else up(bias[i]))).to(a.dtype)
-                for i, (a, w) in enumerate(zip(x, weight))]  # fmt: skip
+        return [
+            (up(a) @ up(w) + (0 if bias is None else up(bias[i]))).to(a.dtype)
+            for i, (a, w) in enumerate(zip(x, weight))
+        ]
     if isinstance(x[0], torch._subclasses.FakeTensor):
         return [x[0].new_empty(x[0].shape[0], weight[0].shape[-1])]
     ends = group_list.cumsum(0).tolist() if group_list_type == 1 else group_list.tolist()
@@ -518,9 +576,16 @@ def grouped_matmul(
 
 
 def ffn(
-    x: Tensor, weight1: Tensor, weight2: Tensor, activation: str, *, expert_tokens: Any = None, bias1: Any = None,
-    bias2: Any = None, **_: Any,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    activation: str,
+    *,
+    expert_tokens: Any = None,
+    bias1: Any = None,
+    bias2: Any = None,
+    **_: Any,
+) -> Tensor:
     act = {
         "gelu": partial(functional.gelu, approximate="tanh"),
         "relu": torch.relu,
@@ -552,8 +617,13 @@ def _expert_cases() -> list[Case]:
     def place(d: torch.dtype) -> Tensor:
         return token_permute(rand(5, 16), experts)[1]
 
-    full = {"active_num": 10, "expert_num": 4, "expert_tokens_num_type": 1, "expert_tokens_num_flag": True,
-            "active_expert_range": [0, 4]}  # fmt: skip
+    full = {
+        "active_num": 10,
+        "expert_num": 4,
+        "expert_tokens_num_type": 1,
+        "expert_tokens_num_flag": True,
+        "active_expert_range": [0, 4],
+    }
     grouped = "npu_grouped_matmul"
     return [
         Case("npu_moe_gating_top_k_softmax", gating_softmax, lambda d: call(rand(6, 16).to(d), None, 3), (F32,)),

@@ -221,9 +221,15 @@ def swiglu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def clipped_swiglu(
-    x: Tensor, *, group_index: Any = None, dim: int = -1, alpha: float = 1.702, limit: float = 7.0, bias: float = 1.0,
+    x: Tensor,
+    *,
+    group_index: Any = None,
+    dim: int = -1,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    bias: float = 1.0,
     interleaved: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     a, b = (up(x)[..., ::2], up(x)[..., 1::2]) if interleaved else up(x).chunk(2, dim)
     a, b = a.clamp(max=limit), b.clamp(-limit, limit)
     return (a * torch.sigmoid(alpha * a) * (b + bias)).to(x.dtype)
@@ -343,9 +349,19 @@ def interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def kv_rmsnorm_rope_cache(
-    kv: Tensor, gamma: Tensor, cos: Tensor, sin: Tensor, index: Tensor, k_cache: Tensor, ckv_cache: Tensor,
-    *, epsilon: float = 1e-5, cache_mode: str = "Norm", is_output_kv: bool = False, **_: Any,
-) -> Any:  # fmt: skip
+    kv: Tensor,
+    gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    index: Tensor,
+    k_cache: Tensor,
+    ckv_cache: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    cache_mode: str = "Norm",
+    is_output_kv: bool = False,
+    **_: Any,
+) -> Any:
     latent, rope = kv.split([gamma.shape[-1], kv.shape[-1] - gamma.shape[-1]], -1)
     normed, _rstd = rms_norm(latent, gamma, epsilon)
     rope = interleave_rope(rope, cos, sin)
@@ -383,8 +399,9 @@ def _rotary_cases() -> list[Case]:
             if mode == "PA":
                 index, caches = index.new_tensor([3, 4, 9, 0, 1, 11]), (rand(3, 4, 1, 8).to(d), rand(3, 4, 1, 16).to(d))
             angles = (rand(2, 1, 3, 8).to(d), rand(2, 1, 3, 8).to(d))
-            return call(rand(2, 1, 3, 24).to(d), rand(16).to(d), *angles, index, *caches,
-                        cache_mode=mode, is_output_kv=True)  # fmt: skip
+            return call(
+                rand(2, 1, 3, 24).to(d), rand(16).to(d), *angles, index, *caches, cache_mode=mode, is_output_kv=True
+            )
 
         return make
 

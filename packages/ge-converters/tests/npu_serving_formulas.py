@@ -74,9 +74,15 @@ def rms_norm_dynamic_mx_quant(
 
 
 def add_rms_norm_dynamic_mx_quant(
-    x1: Tensor, x2: Tensor, gamma: Tensor, *, beta: Tensor | None = None, epsilon: float = 1e-6, dst_type: int = 296,
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    *,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-6,
+    dst_type: int = 296,
     **_: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     x = (up(x1) + up(x2)).to(x1.dtype)
     y, rstd = rms(x, gamma, beta, epsilon)
     values, scale = mx_last(y.to(x.dtype), _CODES[dst_type])
@@ -157,9 +163,16 @@ def dynamic_block_quant(
 
 
 def add_rms_norm_dynamic_quant(
-    x1: Tensor, x2: Tensor, gamma: Tensor, *, smooth_scale1: Tensor | None = None, smooth_scale2: Tensor | None = None,
-    beta: Tensor | None = None, epsilon: float = 1e-6, **_: Any,
-) -> Any:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    *,
+    smooth_scale1: Tensor | None = None,
+    smooth_scale2: Tensor | None = None,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-6,
+    **_: Any,
+) -> Any:
     x = (up(x1) + up(x2)).to(x1.dtype)
     y, _ = rms(x, gamma, beta, epsilon)
     parts = [rows_int8(y if s is None else y * up(s)) for s in (smooth_scale1, smooth_scale2)]
@@ -291,9 +304,16 @@ def gather_backward(grad: Tensor, self_size: Any, dim: int, index: Tensor, *_: A
 
 
 def grouped_matmul(
-    x: list[Tensor], weight: list[Tensor], *, scale: Any = None, per_token_scale: Any = None,
-    group_list: Any = None, group_list_type: int = 0, output_dtype: Any = None, **_: Any,
-) -> list[Tensor]:  # fmt: skip
+    x: list[Tensor],
+    weight: list[Tensor],
+    *,
+    scale: Any = None,
+    per_token_scale: Any = None,
+    group_list: Any = None,
+    group_list_type: int = 0,
+    output_dtype: Any = None,
+    **_: Any,
+) -> list[Tensor]:
     rows, w = x[0], weight[0]
     y = torch.zeros(rows.shape[0], w.shape[2], device=rows.device)
     if not fake(rows):
@@ -305,10 +325,21 @@ def grouped_matmul(
 
 
 def grouped_matmul_finalize_routing(
-    x: Tensor, w: Tensor, group_list: Tensor, *, scale: Tensor, pertoken_scale: Tensor, shared_input: Tensor,
-    logit: Tensor, row_index: Tensor, shared_input_weight: float = 1.0, shared_input_offset: int = 0,
-    output_bs: int = 0, group_list_type: int = 1, **_: Any,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    w: Tensor,
+    group_list: Tensor,
+    *,
+    scale: Tensor,
+    pertoken_scale: Tensor,
+    shared_input: Tensor,
+    logit: Tensor,
+    row_index: Tensor,
+    shared_input_weight: float = 1.0,
+    shared_input_offset: int = 0,
+    output_bs: int = 0,
+    group_list_type: int = 1,
+    **_: Any,
+) -> Tensor:
     y = torch.zeros(output_bs, w.shape[2], device=x.device)
     if fake(x):
         return y
@@ -349,9 +380,16 @@ def transpose_quant_batchmatmul(
 
 
 def dequant_swiglu_quant(
-    x: Tensor, *, weight_scale: Tensor, activation_scale: Tensor, quant_scale: Tensor, group_index: Tensor,
-    activate_left: bool = False, swiglu_mode: int = 0, **_: Any,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    *,
+    weight_scale: Tensor,
+    activation_scale: Tensor,
+    quant_scale: Tensor,
+    group_index: Tensor,
+    activate_left: bool = False,
+    swiglu_mode: int = 0,
+    **_: Any,
+) -> Any:
     half = x.shape[1] // 2
     y, scale = torch.zeros(x.shape[0], half, dtype=torch.int8), torch.zeros(x.shape[0])
     if fake(x):
@@ -375,9 +413,16 @@ def dequant_swiglu_quant(
 
 
 def mrope(
-    positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, head_size: int, *, mrope_section: Any = None,
-    rotary_mode: str = "half", **_: Any,
-) -> Any:  # fmt: skip
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    *,
+    mrope_section: Any = None,
+    rotary_mode: str = "half",
+    **_: Any,
+) -> Any:
     if fake(query):
         return torch.empty_like(query), torch.empty_like(key)
     half = cos_sin_cache.shape[1] // 2
@@ -419,11 +464,20 @@ def top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None
 
 
 def lightning_indexer(
-    query: Tensor, key: Tensor, weights: Tensor, *, sparse_count: int = 2048, sparse_mode: int = 3,
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    *,
+    sparse_count: int = 2048,
+    sparse_mode: int = 3,
     block_table: Any = None,
-    actual_seq_lengths_key: Any = None, actual_seq_lengths_query: Any = None, layout_query: str = "BSND",
-    return_value: bool = False, k_scale: Any = None, **_: Any,
-) -> Any:  # fmt: skip
+    actual_seq_lengths_key: Any = None,
+    actual_seq_lengths_query: Any = None,
+    layout_query: str = "BSND",
+    return_value: bool = False,
+    k_scale: Any = None,
+    **_: Any,
+) -> Any:
     shape = (*query.shape[:-2], 1, sparse_count)
     found = torch.full(shape, -1, dtype=torch.int32, device=query.device)
     if fake(query):
@@ -452,9 +506,15 @@ def lightning_indexer(
 
 
 def quant_lightning_indexer(
-    query: Tensor, key: Tensor, weights: Tensor, query_dequant_scale: Tensor, key_dequant_scale: Tensor,
-    query_quant_mode: int, key_quant_mode: int, **rest: Any,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_dequant_scale: Tensor,
+    key_dequant_scale: Tensor,
+    query_quant_mode: int,
+    key_quant_mode: int,
+    **rest: Any,
+) -> Tensor:
     if fake(query):
         return query.new_empty((*query.shape[:-2], 1, rest["sparse_count"]), dtype=torch.int32)
     w = up(weights) * up(query_dequant_scale)
@@ -462,10 +522,20 @@ def quant_lightning_indexer(
 
 
 def sparse_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, sparse_indices: Tensor, scale_value: float, *,
-    query_rope: Tensor | None = None, key_rope: Tensor | None = None, sparse_block_size: int = 1, sparse_mode: int = 3,
-    return_softmax_lse: bool = False, sinks: Tensor | None = None, **_: Any,
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    scale_value: float,
+    *,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    sparse_block_size: int = 1,
+    sparse_mode: int = 3,
+    return_softmax_lse: bool = False,
+    sinks: Tensor | None = None,
+    **_: Any,
+) -> Any:
     b, s, n, d = query.shape[0], query.shape[1], query.shape[2], value.shape[-1]
     y = torch.zeros(b, s, n, d, device=query.device)
     stats = torch.zeros(b, 1, s, n, device=query.device)
@@ -475,8 +545,12 @@ def sparse_flash_attention(
     for i in range(b):
         for t in range(s):
             last = k.shape[1] - s + t + 1 if sparse_mode == 3 else k.shape[1]
-            tokens = [j * sparse_block_size + o for j in sparse_indices[i, t, 0].tolist() if j >= 0
-                      for o in range(sparse_block_size)]  # fmt: skip
+            tokens = [
+                j * sparse_block_size + o
+                for j in sparse_indices[i, t, 0].tolist()
+                if j >= 0
+                for o in range(sparse_block_size)
+            ]
             tokens = [j for j in tokens if j < last]
             for h in range(n):
                 score = k[i, tokens, 0] @ q[i, t, h] * scale_value
@@ -487,9 +561,15 @@ def sparse_flash_attention(
 
 
 def kv_quant_sparse_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, sparse_indices: Tensor, scale_value: float, key_quant_mode: int,
-    value_quant_mode: int, **rest: Any,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    scale_value: float,
+    key_quant_mode: int,
+    value_quant_mode: int,
+    **rest: Any,
+) -> Tensor:
     width = query.shape[-1] - rest["rope_head_dim"]
     if fake(query):
         return query.new_empty(*query.shape[:-1], width)
@@ -517,9 +597,16 @@ def delta(
 
 
 def chunk_gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, *, beta: Tensor, initial_state: Tensor, actual_seq_lengths: Tensor,
-    scale: float = 1.0, g: Tensor | None = None,
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    beta: Tensor,
+    initial_state: Tensor,
+    actual_seq_lengths: Tensor,
+    scale: float = 1.0,
+    g: Tensor | None = None,
+) -> Any:
     if fake(query):
         return torch.empty_like(value), torch.empty_like(initial_state)
     out, state, t = torch.zeros(value.shape), up(initial_state).clone(), 0
@@ -533,10 +620,19 @@ def chunk_gated_delta_rule(
 
 
 def recurrent_gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, state: Tensor, *, beta: Tensor, scale: float = 1.0,
-    actual_seq_lengths: Tensor, ssm_state_indices: Tensor, num_accepted_tokens: Tensor | None = None,
-    g: Tensor | None = None, gk: Tensor | None = None,
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Tensor,
+    *,
+    beta: Tensor,
+    scale: float = 1.0,
+    actual_seq_lengths: Tensor,
+    ssm_state_indices: Tensor,
+    num_accepted_tokens: Tensor | None = None,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+) -> Any:
     if fake(query):
         return torch.empty_like(value), torch.empty_like(state)
     out, new, t = torch.zeros(value.shape), state.clone(), 0
@@ -565,10 +661,21 @@ def rope_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
 
 
 def mla_prolog(
-    token_x: Tensor, weight_dq: Tensor, weight_uq_qr: Tensor, weight_uk: Tensor, weight_dkv_kr: Tensor,
-    rmsnorm_gamma_cq: Tensor, rmsnorm_gamma_ckv: Tensor, rope_sin: Tensor, rope_cos: Tensor, index: Tensor,
-    kv_cache: Tensor, kr_cache: Tensor, scale_q: float = 1.0, scale_kv: float = 1.0,
-) -> Any:  # fmt: skip
+    token_x: Tensor,
+    weight_dq: Tensor,
+    weight_uq_qr: Tensor,
+    weight_uk: Tensor,
+    weight_dkv_kr: Tensor,
+    rmsnorm_gamma_cq: Tensor,
+    rmsnorm_gamma_ckv: Tensor,
+    rope_sin: Tensor,
+    rope_cos: Tensor,
+    index: Tensor,
+    kv_cache: Tensor,
+    kr_cache: Tensor,
+    scale_q: float = 1.0,
+    scale_kv: float = 1.0,
+) -> Any:
     t, n, d = token_x.shape[0], weight_uk.shape[0], weight_uk.shape[1]
     width, rope = weight_uk.shape[2], kr_cache.shape[3]
     if fake(token_x):
@@ -645,9 +752,18 @@ def moe_re_routing(tokens: Tensor, expert_token_num_per_rank: Tensor, *, per_tok
 
 
 def dispatch(
-    x: Tensor, expert_ids: Tensor, group_ep: str, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, *,
-    quant_mode: int = 0, x_active_mask: Tensor | None = None, assist: bool = False, **_: Any,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    expert_ids: Tensor,
+    group_ep: str,
+    ep_world_size: int,
+    ep_rank_id: int,
+    moe_expert_num: int,
+    *,
+    quant_mode: int = 0,
+    x_active_mask: Tensor | None = None,
+    assist: bool = False,
+    **_: Any,
+) -> Any:
     """One rank has all experts: rows by expert, then by token."""
     tokens, k = expert_ids.shape
     size = tokens * min(moe_expert_num, k)
@@ -655,11 +771,14 @@ def dispatch(
     if fake(x):
         new = x.new_empty
         return (
-            new(size, x.shape[1], dtype=torch.int8 if quant_mode else x.dtype), new(size, dtype=F32),
-            new(third, dtype=torch.int32), new(moe_expert_num, dtype=torch.int64),
+            new(size, x.shape[1], dtype=torch.int8 if quant_mode else x.dtype),
+            new(size, dtype=F32),
+            new(third, dtype=torch.int32),
+            new(moe_expert_num, dtype=torch.int64),
             new(moe_expert_num, dtype=torch.int32),
-            new(1, dtype=torch.int32), new(size, dtype=F32),
-        )  # fmt: skip
+            new(1, dtype=torch.int32),
+            new(size, dtype=F32),
+        )
     rows, counts = [], []
     for e in range(moe_expert_num):
         found = [t for t in range(tokens) if e in expert_ids[t].tolist()]
@@ -675,9 +794,14 @@ def dispatch(
         y[: len(rows)], scale[: len(rows)] = rows_int8(data[: len(rows)])
     nums = torch.tensor(counts)
     return (
-        y, scale, torch.zeros(third, dtype=torch.int32), nums, nums.cumsum(0).to(torch.int32),
-        torch.zeros(1, dtype=torch.int32), torch.zeros(size),
-    )  # fmt: skip
+        y,
+        scale,
+        torch.zeros(third, dtype=torch.int32),
+        nums,
+        nums.cumsum(0).to(torch.int32),
+        torch.zeros(1, dtype=torch.int32),
+        torch.zeros(size),
+    )
 
 
 def dispatch_v2(*args: Any, **rest: Any) -> Any:
@@ -685,10 +809,21 @@ def dispatch_v2(*args: Any, **rest: Any) -> Any:
 
 
 def combine(
-    expand_x: Tensor, expert_ids: Tensor, _index: Tensor, _counts: Tensor, expert_scales: Tensor, group_ep: str,
-    ep_world_size: int, ep_rank_id: int, moe_expert_num: int, *, shared_expert_x: Tensor | None = None,
-    ori_x: Tensor | None = None, copy_expert_num: int = 0, **_: Any,
-) -> Tensor:  # fmt: skip
+    expand_x: Tensor,
+    expert_ids: Tensor,
+    _index: Tensor,
+    _counts: Tensor,
+    expert_scales: Tensor,
+    group_ep: str,
+    ep_world_size: int,
+    ep_rank_id: int,
+    moe_expert_num: int,
+    *,
+    shared_expert_x: Tensor | None = None,
+    ori_x: Tensor | None = None,
+    copy_expert_num: int = 0,
+    **_: Any,
+) -> Tensor:
     tokens, k = expert_ids.shape
     if fake(expand_x):
         return expand_x.new_empty(tokens, expand_x.shape[1])

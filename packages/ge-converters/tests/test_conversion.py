@@ -83,6 +83,10 @@ def test_an_origin_is_the_same_alone_and_in_its_graph():
     origins = [n.provenance for n in graph.nodes if n.provenance is not None]
     for origin in origins:
         assert origin.texts() == (
-            origin.fx_name, origin.fx_target, provenance.fx_code(origin._node), origin.module, origin.source,
+            origin.fx_name,
+            origin.fx_target,
+            provenance.fx_code(origin._node),
+            origin.module,
+            origin.source,
             origin.code,
-        )  # fmt: skip
+        )

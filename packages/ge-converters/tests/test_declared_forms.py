@@ -19,9 +19,12 @@ CASES_OF = {name: list(cases) for name, cases in itertools.groupby(CASES, lambda
 NAMES = sorted(CASES_OF)
 # Ops whose shapes torch itself cannot trace with symbolic sizes; they are served with fixed ones.
 UNTRACED = {
-    "aten._standard_gamma_grad.default", "aten.binomial.default", "aten.hardshrink_backward.default",
-    "aten.resize.default", "aten.softshrink_backward.default",
-}  # fmt: skip
+    "aten._standard_gamma_grad.default",
+    "aten.binomial.default",
+    "aten.hardshrink_backward.default",
+    "aten.resize.default",
+    "aten.softshrink_backward.default",
+}
 # Converters without a declared form: eager does not run the op here, its library may be absent, or it needs several
 # processes.
 ELSEWHERE = {

@@ -135,9 +135,19 @@ def test_adam(name, lr, options, scaling):
     decay, amsgrad, maximize = options
     largest = lists(1)[0] if amsgrad else []
     same(
-        f"{name}.{'tensor_lr' if isinstance(lr, torch.Tensor) else 'default'}", *lists(4), largest, counts(), lr=lr,
-        beta1=0.9, beta2=0.99, weight_decay=decay, eps=1e-8, amsgrad=amsgrad, maximize=maximize, **scaling,
-    )  # fmt: skip
+        f"{name}.{'tensor_lr' if isinstance(lr, torch.Tensor) else 'default'}",
+        *lists(4),
+        largest,
+        counts(),
+        lr=lr,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=decay,
+        eps=1e-8,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        **scaling,
+    )
 
 
 @pytest.mark.parametrize("scaling", SCALING)
@@ -147,9 +157,18 @@ def test_sgd(options, first, scaling):
     momentum, dampening, nesterov = options
     buffers = lists(1)[0] if momentum else []
     same(
-        "_fused_sgd.default", *lists(2), buffers, weight_decay=0.1, momentum=momentum, lr=0.1, dampening=dampening,
-        nesterov=nesterov, maximize=first, is_first_step=first, **scaling,
-    )  # fmt: skip
+        "_fused_sgd.default",
+        *lists(2),
+        buffers,
+        weight_decay=0.1,
+        momentum=momentum,
+        lr=0.1,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=first,
+        is_first_step=first,
+        **scaling,
+    )
 
 
 @pytest.mark.parametrize("scaling", SCALING)
@@ -157,9 +176,16 @@ def test_sgd(options, first, scaling):
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_adagrad(lr, maximize, scaling):
     same(
-        f"_fused_adagrad.{'tensor_lr' if isinstance(lr, torch.Tensor) else 'default'}", *lists(3), counts(), lr=lr,
-        lr_decay=0.1, weight_decay=0.1, eps=1e-8, maximize=maximize, **scaling,
-    )  # fmt: skip
+        f"_fused_adagrad.{'tensor_lr' if isinstance(lr, torch.Tensor) else 'default'}",
+        *lists(3),
+        counts(),
+        lr=lr,
+        lr_decay=0.1,
+        weight_decay=0.1,
+        eps=1e-8,
+        maximize=maximize,
+        **scaling,
+    )
 
 
 @pytest.mark.parametrize("bad", [None, torch.inf, torch.nan])
@@ -198,12 +224,14 @@ def test_scale_grows_and_shrinks(scale, tracker, found):
         ("_conj_copy.default", (r(2, dtype=torch.complex64),)),
         ("_neg_view_copy.default", (r(2),)),
         ("_reshape_copy.default", (r(2, 3), [3, 2])),
-        ("_convolution.default",
-         (r(1, 2, 5), r(3, 2, 3), r(3), [1], [1], [1], False, [0], 1, False, False, True, True)),
+        (
+            "_convolution.default",
+            (r(1, 2, 5), r(3, 2, 3), r(3), [1], [1], [1], False, [0], 1, False, False, True, True),
+        ),
         ("_grid_sampler_2d_cpu_fallback.default", (r(1, 2, 3, 3), r(1, 2, 2, 2), 0, 1, False)),
         ("_grid_sampler_2d_cpu_fallback_backward.default", (r(1, 2, 2, 2), r(1, 2, 3, 3), r(1, 2, 2, 2), 0, 1, False)),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
-)  # fmt: skip
+)
 def test_another_name(name, args):
     same(name, *args)

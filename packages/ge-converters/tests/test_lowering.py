@@ -255,8 +255,10 @@ def test_branches_become_graphs_in_a_node(aot):
 
     graph = lower(aot(fn, torch.ones(3))).graph
     (made,) = [n for n in graph.nodes if n.op == "If"]
-    assert {slot: [n.op for n in inner.nodes if n.outputs and n.op not in ("Data", "Const")]
-            for slot, inner in made.subgraphs.items()} == {"then_branch": ["Add"], "else_branch": ["Sub"]}  # fmt: skip
+    assert {
+        slot: [n.op for n in inner.nodes if n.outputs and n.op not in ("Data", "Const")]
+        for slot, inner in made.subgraphs.items()
+    } == {"then_branch": ["Add"], "else_branch": ["Sub"]}
 
 
 def test_a_refusal_inside_a_branch_names_the_node_around(aot):

@@ -51,8 +51,12 @@ _NO_RESULT = ("npu_prefetch",)
 _BETWEEN_PROCESSES = ("npu_mm_all_reduce_base", "npu_all_gather_base_mm", "npu_mm_reduce_scatter_base")
 
 _FILES = (
-    "npu_formulas", "npu_attention_formulas", "npu_expert_formulas", "npu_serving_formulas", "npu_serving_cases",
-)  # fmt: skip
+    "npu_formulas",
+    "npu_attention_formulas",
+    "npu_expert_formulas",
+    "npu_serving_formulas",
+    "npu_serving_cases",
+)
 MODULES = [module for module in map(_beside, _FILES) if hasattr(module, "CASES")]
 CASES = [case for module in MODULES for case in module.CASES]
 HALVES = MODULES[0].HALVES

@@ -301,14 +301,20 @@ def test_a_built_in_converter_that_does_not_fit_this_torch_costs_its_op_only(mon
     assert "does not fit torch" in registry.why_not_derived(aten.add.Tensor)
     reasons = {row.name: (row.absent, row.reason) for row in registry.left_out()}
     assert reasons.keys() == {
-        "aten.no_such_operator.default", "aten.cos.no_such_overload", "aten.no_such_name.default", "aten.add.Tensor",
-        "aten.clamp.default", "aten.leaky_relu.default",
-    }  # fmt: skip
+        "aten.no_such_operator.default",
+        "aten.cos.no_such_overload",
+        "aten.no_such_name.default",
+        "aten.add.Tensor",
+        "aten.clamp.default",
+        "aten.leaky_relu.default",
+    }
     assert "order other, self" in reasons["aten.add.Tensor"][1]
     assert "names renames 'lowest'" in reasons["aten.clamp.default"][1]
     assert [name for name, (absent, _) in reasons.items() if not absent] == [
-        "aten.add.Tensor", "aten.clamp.default", "aten.leaky_relu.default",
-    ]  # fmt: skip
+        "aten.add.Tensor",
+        "aten.clamp.default",
+        "aten.leaky_relu.default",
+    ]
 
 
 def test_the_graph_that_needs_such_an_op_is_refused_with_the_reason(monkeypatch, tmp_path):

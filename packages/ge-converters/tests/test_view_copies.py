@@ -11,29 +11,58 @@ from ge_converters.registry import REGISTRY
 X, Z = torch.arange(12.0).view(4, 3), torch.randn(2, 3, dtype=torch.complex64)
 # Op -> arguments of a call; a copy that torch adds needs a row.
 CALLS = {
-    "alias_copy.default": (X,), "as_strided_copy.default": (X, [2, 2], [1, 3], 1), "detach_copy.default": (X,),
-    "diagonal_copy.default": (X, 1), "expand_copy.default": (X[:1], [5, 3]), "permute_copy.default": (X, [1, 0]),
+    "alias_copy.default": (X,),
+    "as_strided_copy.default": (X, [2, 2], [1, 3], 1),
+    "detach_copy.default": (X,),
+    "diagonal_copy.default": (X, 1),
+    "expand_copy.default": (X[:1], [5, 3]),
+    "permute_copy.default": (X, [1, 0]),
     "narrow_copy.default": (X, 0, 1, 2),
-    "select_copy.int": (X, 0, 1), "slice_copy.Tensor": (X, 0, 1, 4, 2), "split_copy.Tensor": (X, 3),
-    "split_with_sizes_copy.default": (X, [1, 3]), "squeeze_copy.default": (X[:1],), "squeeze_copy.dim": (X[:1], 0),
-    "squeeze_copy.dims": (X[:1], [0, 1]), "t_copy.default": (X,), "transpose_copy.int": (X, 0, 1),
-    "unbind_copy.int": (X, 1), "unfold_copy.default": (X, 0, 2, 1), "unsqueeze_copy.default": (X, 1),
-    "view_as_complex_copy.default": (X[:, :2].contiguous(),), "view_as_real_copy.default": (Z,),
-    "view_copy.default": (X, [3, 4]), "view_copy.dtype": (X, torch.int32), "lift_fresh_copy.default": (X,),
-    "_conj_copy.default": (Z,), "_neg_view_copy.default": (X,), "_reshape_alias_copy.default": (X, [3, 4], [4, 1]),
-}  # fmt: skip
+    "select_copy.int": (X, 0, 1),
+    "slice_copy.Tensor": (X, 0, 1, 4, 2),
+    "split_copy.Tensor": (X, 3),
+    "split_with_sizes_copy.default": (X, [1, 3]),
+    "squeeze_copy.default": (X[:1],),
+    "squeeze_copy.dim": (X[:1], 0),
+    "squeeze_copy.dims": (X[:1], [0, 1]),
+    "t_copy.default": (X,),
+    "transpose_copy.int": (X, 0, 1),
+    "unbind_copy.int": (X, 1),
+    "unfold_copy.default": (X, 0, 2, 1),
+    "unsqueeze_copy.default": (X, 1),
+    "view_as_complex_copy.default": (X[:, :2].contiguous(),),
+    "view_as_real_copy.default": (Z,),
+    "view_copy.default": (X, [3, 4]),
+    "view_copy.dtype": (X, torch.int32),
+    "lift_fresh_copy.default": (X,),
+    "_conj_copy.default": (Z,),
+    "_neg_view_copy.default": (X,),
+    "_reshape_alias_copy.default": (X, [3, 4], [4, 1]),
+}
 # Op -> why it is not one of dense tensors.
 OTHERS = {
     **dict.fromkeys(
-        ("values_copy", "_values_copy", "indices_copy", "_indices_copy", "crow_indices_copy", "ccol_indices_copy",
-         "col_indices_copy", "row_indices_copy", "_sparse_broadcast_to_copy"), "a part of a sparse tensor",
+        (
+            "values_copy",
+            "_values_copy",
+            "indices_copy",
+            "_indices_copy",
+            "crow_indices_copy",
+            "ccol_indices_copy",
+            "col_indices_copy",
+            "row_indices_copy",
+            "_sparse_broadcast_to_copy",
+        ),
+        "a part of a sparse tensor",
     ),
     **dict.fromkeys(
-        ("_nested_get_values_copy", "_nested_view_from_jagged_copy", "_nested_view_from_buffer_copy"), "nested tensors",
+        ("_nested_get_values_copy", "_nested_view_from_jagged_copy", "_nested_view_from_buffer_copy"),
+        "nested tensors",
     ),
-    "_fw_primal_copy": "forward derivatives", "_make_dual_copy": "forward derivatives",
+    "_fw_primal_copy": "forward derivatives",
+    "_make_dual_copy": "forward derivatives",
     "_test_autograd_multiple_dispatch_view_copy": "a test of torch",
-}  # fmt: skip
+}
 
 
 def short(op):

@@ -40,13 +40,17 @@ BOUNDS = {
     "product": (lambda: ge.Mul(_cast(_data((3,), D.DT_INT8)), ge.Const(-2, dtype=D.DT_INT64)), (-254, 256)),
     "sum that may wrap around": (lambda: ge.Add(_data((3,)), ge.Const(1, dtype=D.DT_INT64)), LONG),
     "sum that may wrap around in its type": (
-        lambda: ge.Add(_data((3,), D.DT_INT8), ge.Const(1, dtype=D.DT_INT8)), (-128, 127)),
+        lambda: ge.Add(_data((3,), D.DT_INT8), ge.Const(1, dtype=D.DT_INT8)),
+        (-128, 127),
+    ),
     "clipped": (
-        lambda: ge.ClipByValueV2(_data((3,)), ge.Const(-4, dtype=D.DT_INT64), ge.Const(9, dtype=D.DT_INT64)), (-4, 9)),
+        lambda: ge.ClipByValueV2(_data((3,)), ge.Const(-4, dtype=D.DT_INT64), ge.Const(9, dtype=D.DT_INT64)),
+        (-4, 9),
+    ),
     "narrowed with loss": (lambda: _cast(_data((3,)), D.DT_INT32), (-(2**31), 2**31 - 1)),
     "sums of a mask": (lambda: ge.Cumsum(_cast(_data((7,), D.DT_BOOL)), 0), (0, 7)),
     "sums of a mask of any length": (lambda: ge.Cumsum(_cast(_data(("s0",), D.DT_BOOL)), 0), LONG),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -161,8 +165,10 @@ def test_a_float_bias_is_not_added_after_the_product() -> None:
 
 def test_the_constants_of_a_form_have_a_price() -> None:
     def make() -> Any:
-        x, i, j = (ge.Data(index=n, dtype=d, shape=s) for n, (d, s) in enumerate(
-            ((D.DT_FLOAT, (4, 5)), (D.DT_INT64, (3, 1)), (D.DT_INT64, (2,)))))  # fmt: skip
+        x, i, j = (
+            ge.Data(index=n, dtype=d, shape=s)
+            for n, (d, s) in enumerate(((D.DT_FLOAT, (4, 5)), (D.DT_INT64, (3, 1)), (D.DT_INT64, (2,))))
+        )
         return ge.IndexByTensor(x, [i, j], indices_mask=[1, 1])
 
     graph = _graph(make)

@@ -182,13 +182,24 @@ def test_everything_a_registration_can_say():
     assert scale["in"] == ["x f32,f16,bf16", "mask? b8", "parts* ALL"] or scale["in"][0] == "x FLOAT"
     assert scale["out"][1] == "pieces* T"
     assert scale["attr"] == [
-        ["alpha", "Float", -0.0015], ["beta", "Int", 16], ["big", "Int", 2**63 - 1], ["mode", "String", "ab;c"],
-        ["flag", "Bool", True], ["dtype", "Type", "DT_FLOAT"], ["sizes", "ListInt", [1, -2, 3]],
-        ["rates", "ListFloat", [0.0, 1.0]], ["flags", "ListBool", [True, False]], ["names", "ListString", ["x", "y"]],
-        ["types", "ListType", ["DT_FLOAT", "DT_INT8"]], ["pairs", "ListListInt", [[1, 2], [3]]],
+        ["alpha", "Float", -0.0015],
+        ["beta", "Int", 16],
+        ["big", "Int", 2**63 - 1],
+        ["mode", "String", "ab;c"],
+        ["flag", "Bool", True],
+        ["dtype", "Type", "DT_FLOAT"],
+        ["sizes", "ListInt", [1, -2, 3]],
+        ["rates", "ListFloat", [0.0, 1.0]],
+        ["flags", "ListBool", [True, False]],
+        ["names", "ListString", ["x", "y"]],
+        ["types", "ListType", ["DT_FLOAT", "DT_INT8"]],
+        ["pairs", "ListListInt", [[1, 2], [3]]],
         ["none", "ListInt", []],
-        ["value", "Tensor", None], ["out", "Int", 3, "DT_INT32"], ["maybe", "Bool", None], ["axis", "Int"],
-    ]  # fmt: skip
+        ["value", "Tensor", None],
+        ["out", "Int", 3, "DT_INT32"],
+        ["maybe", "Bool", None],
+        ["axis", "Int"],
+    ]
     assert found["CgIf"]["sub"] == ["then_b", "branches*"]
     op = schema.parse(scale)
     assert D.DT_BOOL in op.typevars["T"]
@@ -224,15 +235,22 @@ def test_rich_module_works(tmp_path):
 @pytest.mark.parametrize(
     ("types", "shorts"),
     [
-        ("TensorType::ALL()", "ALL"), ("ge::TensorType::IndexNumberType()", "IndexNumberType"),
-        ("TensorType({BasicType()})", "BasicType"), ("TensorType({TensorType::BasicType(), DT_BF16})", "BasicType"),
-        ("TensorType(DT_FLOAT16, DT_FLOAT)", "f16,f32"), ("TensorType{DT_FLOAT16}", "f16"),
-        ("TensorType{(DT_BF16, DT_FLOAT)}", "bf16,f32"), ("TensorType({DT_FLOAT32, DT_BFLOAT16})", "f32,bf16"),
-        ("TensorType({FloatingDataType, DT_BF16})", "f32,f16,f64,bf16"), ("TesnorType({DT_INT64})", "i64"),
-        ("TensorType({DT_FLOAT, DT_DOUBLE)", "f32,f64"), ("TensorType(DT_INT8})", "i8"), ("DT_INT32", "i32"),
+        ("TensorType::ALL()", "ALL"),
+        ("ge::TensorType::IndexNumberType()", "IndexNumberType"),
+        ("TensorType({BasicType()})", "BasicType"),
+        ("TensorType({TensorType::BasicType(), DT_BF16})", "BasicType"),
+        ("TensorType(DT_FLOAT16, DT_FLOAT)", "f16,f32"),
+        ("TensorType{DT_FLOAT16}", "f16"),
+        ("TensorType{(DT_BF16, DT_FLOAT)}", "bf16,f32"),
+        ("TensorType({DT_FLOAT32, DT_BFLOAT16})", "f32,bf16"),
+        ("TensorType({FloatingDataType, DT_BF16})", "f32,f16,f64,bf16"),
+        ("TesnorType({DT_INT64})", "i64"),
+        ("TensorType({DT_FLOAT, DT_DOUBLE)", "f32,f64"),
+        ("TensorType(DT_INT8})", "i8"),
+        ("DT_INT32", "i32"),
         ("ListTensorType({DT_INT32})", "i32"),
     ],
-)  # fmt: skip
+)
 def test_type_expressions_as_headers_write_them(types, shorts):
     found = rows(
         f"REG_OP(CgT)\n  .INPUT(x, {types})\n  .OUTPUT(y, TensorType({{DT_BOOL}}))\n  .OP_END_FACTORY_REG(CgT)"
@@ -257,12 +275,19 @@ def test_all_errors_of_a_file_with_their_lines(tmp_path):
     text = str(caught.value)
     assert caught.value.code == "GE3040"
     for line, says in {
-        2: "'DT_FLOTA' is not an element type", 3: "did you mean .INPUT?", 4: "'1.5', expected a whole number",
-        5: "attribute 'm' is Integer, expected one of Int, Float", 6: "expected .OUTPUT(name, TensorType({DT_FLOAT",
-        7: "got '2', expected a comma or }", 8: "expected a string", 9: "expected true or false",
-        10: "expected no default", 11: "expected .OP_END_FACTORY_REG(CgBad)",
-        15: "got 'class', expected .OP_END_FACTORY_REG(CgNoEnd)", 16: ".OUTPUT outside a registration",
-    }.items():  # fmt: skip
+        2: "'DT_FLOTA' is not an element type",
+        3: "did you mean .INPUT?",
+        4: "'1.5', expected a whole number",
+        5: "attribute 'm' is Integer, expected one of Int, Float",
+        6: "expected .OUTPUT(name, TensorType({DT_FLOAT",
+        7: "got '2', expected a comma or }",
+        8: "expected a string",
+        9: "expected true or false",
+        10: "expected no default",
+        11: "expected .OP_END_FACTORY_REG(CgBad)",
+        15: "got 'class', expected .OP_END_FACTORY_REG(CgNoEnd)",
+        16: ".OUTPUT outside a registration",
+    }.items():
         assert any(f"bad.h:{line}: " in row and says in row for row in text.splitlines()), (line, says, text)
     assert main([str(tmp_path / "bad.h"), "-o", str(target)]) == 1
     assert not target.exists()
@@ -273,15 +298,17 @@ def test_all_errors_of_a_file_with_their_lines(tmp_path):
     ("text", "says"),
     [
         ('REG_OP(CgU).ATTR(s, String, "x)\n.OP_END_FACTORY_REG(CgU)', "unfinished string"),
-        ("/* never closed REG_OP(CgU)", "unfinished comment"), ("REG_OP(CgU", "closing parenthesis"),
-        ("REG_OP()", "expected REG_OP(Name)"), ("REG_OP(CgU).INPUT(x, TensorType({}))\n.OP_END()", "no element types"),
+        ("/* never closed REG_OP(CgU)", "unfinished comment"),
+        ("REG_OP(CgU", "closing parenthesis"),
+        ("REG_OP()", "expected REG_OP(Name)"),
+        ("REG_OP(CgU).INPUT(x, TensorType({}))\n.OP_END()", "no element types"),
         ("REG_OP(CgU).INPUT(x, T9)\n.OP_END()", "malformed"),
         ("REG_OP(CgU).INPUT(x, DT_INT8).INPUT(x, DT_INT8).OP_END()", "given twice"),
         ("REG_OP(CgU).ATTR(a, ListInt, {1, 2).OP_END()", "expected"),
         ("REG_OP(CgU).ATTR(a, Int, ).OP_END()", "no default"),
         ("REG_OP(CgU).ATTR(a, Int, 1 + 2).OP_END()", "end of the default"),
     ],
-)  # fmt: skip
+)
 def test_damaged_headers(text, says):
     _, problems = parse_header(text, Path("x.h"))
     assert problems
@@ -471,8 +498,9 @@ def test_limits_of_c_types_as_defaults():
 
 def test_port_named_like_an_option_of_every_call(tmp_path):
     header = tmp_path / "x.h"
-    header.write_text("REG_OP(Waits).INPUT(dependencies, TensorType::ALL()).OUTPUT(y, TensorType::ALL())"
-                      ".OP_END_FACTORY_REG(Waits)")  # fmt: skip
+    header.write_text(
+        "REG_OP(Waits).INPUT(dependencies, TensorType::ALL()).OUTPUT(y, TensorType::ALL()).OP_END_FACTORY_REG(Waits)"
+    )
     assert main([str(header), "-o", str(tmp_path / "made_waits.py")]) == 0
     module = load(tmp_path / "made_waits.py")
     with building(Graph("g")):
@@ -519,11 +547,13 @@ def test_texts_of_a_header_are_only_texts(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('.ATTR(a, String, "\\x")', "string"), ('.ATTR(a, String, "\\N{NO}")', "string"),
+        ('.ATTR(a, String, "\\x")', "string"),
+        ('.ATTR(a, String, "\\N{NO}")', "string"),
         (".ATTR(a, Type, ::)", "type"),
-        (f".ATTR(a, Float, 0x{'f' * 400})", "number"), (".INPUT(x²y, TensorType({DT_FLOAT}))", "expected"),
+        (f".ATTR(a, Float, 0x{'f' * 400})", "number"),
+        (".INPUT(x²y, TensorType({DT_FLOAT}))", "expected"),
     ],
-)  # fmt: skip
+)
 def test_odd_values_are_problems_with_a_line(line: str, what: str) -> None:
     operators, problems = parse_header(f"REG_OP(CgOdd)\n{line}\n.OP_END_FACTORY_REG(CgOdd)", Path("h.h"))
     assert not operators

@@ -19,8 +19,12 @@ from ge_graph.errors import GraphError
 from ge_graph.ir import Node, Tensor
 
 F32, F16, BF16, I8, I64 = (
-    DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16, DataType.DT_INT8, DataType.DT_INT64,
-)  # fmt: skip
+    DataType.DT_FLOAT,
+    DataType.DT_FLOAT16,
+    DataType.DT_BF16,
+    DataType.DT_INT8,
+    DataType.DT_INT64,
+)
 
 
 def data(graph: Graph, shape: tuple[Any, ...], dtype: DataType = F32) -> Tensor:
@@ -44,13 +48,32 @@ def node(
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("s0", 7), ("2*s0 + 1", 15), ("((s0 + 7)//8)", 1), ("Max(1, s0 - 9)", 1), ("FloorDiv(s0, 2)*s1", 9),
-        ("Mod(s0, 4)", 3), ("PowByNatural(s1, 2)", 9), ("s1**2", 9), ("CeilDiv(s0, 2)", 4), ("-s0 + 8", 1),
-        ("ModularIndexing(s0, 2, 2)", 1), (12, 12), (-1, None), ("s9", None), ("s0 - 9", None),
-        ("__import__('os').getpid()", None), ("s0.real", None), ("(lambda: 1)()", None), ("s0 if s0 else 1", None),
-        ("9**9**9**9", None), ("(" * 500 + "1", None), ("1+" * 5000 + "1", None), ("s0//0", None), ("", None),
+        ("s0", 7),
+        ("2*s0 + 1", 15),
+        ("((s0 + 7)//8)", 1),
+        ("Max(1, s0 - 9)", 1),
+        ("FloorDiv(s0, 2)*s1", 9),
+        ("Mod(s0, 4)", 3),
+        ("PowByNatural(s1, 2)", 9),
+        ("s1**2", 9),
+        ("CeilDiv(s0, 2)", 4),
+        ("-s0 + 8", 1),
+        ("ModularIndexing(s0, 2, 2)", 1),
+        (12, 12),
+        (-1, None),
+        ("s9", None),
+        ("s0 - 9", None),
+        ("__import__('os').getpid()", None),
+        ("s0.real", None),
+        ("(lambda: 1)()", None),
+        ("s0 if s0 else 1", None),
+        ("9**9**9**9", None),
+        ("(" * 500 + "1", None),
+        ("1+" * 5000 + "1", None),
+        ("s0//0", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_a_size_is_read_as_arithmetic_and_nothing_else(text: Any, value: int | None) -> None:
     assert number(text, {"s0": 7, "s1": 3}) == value
 
@@ -92,18 +115,37 @@ def test_results_without_recorded_sizes_follow_from_the_operands() -> None:
 
 
 def _matmul(graph: Graph) -> Node:
-    return node(graph, "MatMulV2", [data(graph, (5, 3)), data(graph, (5, 7)), None, None], (3, 7), transpose_x1=True,
-                transpose_x2=False)  # fmt: skip
+    return node(
+        graph,
+        "MatMulV2",
+        [data(graph, (5, 3)), data(graph, (5, 7)), None, None],
+        (3, 7),
+        transpose_x1=True,
+        transpose_x2=False,
+    )
 
 
 def _batched(graph: Graph) -> Node:
-    return node(graph, "BatchMatMulV2", [data(graph, (2, 1, 3, 5)), data(graph, (4, 5, 7)), None, None], (2, 4, 3, 7),
-                adj_x1=False, adj_x2=False)  # fmt: skip
+    return node(
+        graph,
+        "BatchMatMulV2",
+        [data(graph, (2, 1, 3, 5)), data(graph, (4, 5, 7)), None, None],
+        (2, 4, 3, 7),
+        adj_x1=False,
+        adj_x2=False,
+    )
 
 
 def _quantised(graph: Graph) -> Node:
-    return node(graph, "QuantBatchMatmulV3", [data(graph, (3, 5), I8), data(graph, (5, 7), I8), data(graph, (7,)), None,
-                None, None], (3, 7), dtype=F16, transpose_x1=False, transpose_x2=False)  # fmt: skip
+    return node(
+        graph,
+        "QuantBatchMatmulV3",
+        [data(graph, (3, 5), I8), data(graph, (5, 7), I8), data(graph, (7,)), None, None, None],
+        (3, 7),
+        dtype=F16,
+        transpose_x1=False,
+        transpose_x2=False,
+    )
 
 
 def _grouped(graph: Graph) -> Node:
@@ -117,8 +159,9 @@ def _convolution(graph: Graph) -> Node:
 
 
 def _depthwise(graph: Graph) -> Node:
-    return node(graph, "DepthwiseConv2D", [data(graph, (2, 4, 8, 8)), data(graph, (4, 1, 3, 3)), None, None],
-                (2, 4, 6, 6))  # fmt: skip
+    return node(
+        graph, "DepthwiseConv2D", [data(graph, (2, 4, 8, 8)), data(graph, (4, 1, 3, 3)), None, None], (2, 4, 6, 6)
+    )
 
 
 def _transposed(graph: Graph) -> Node:
@@ -148,16 +191,30 @@ def _cached(graph: Graph) -> Node:
     """One row of 4 heads of 16 against a cache of blocks: 3 blocks of 32 rows at most."""
     q, cache = data(graph, (2, 4, 1, 16)), data(graph, (9, 32, 2 * 16))
     inputs: list[Any] = [q, (cache,), (cache,), *[None] * 11, data(graph, (2, 3), I64), *[None] * 16]
-    return node(graph, "FusedInferAttentionScore", inputs, (2, 4, 1, 16), None, input_layout="BNSD", num_heads=4,
-                num_key_value_heads=2, block_size=32)  # fmt: skip
+    return node(
+        graph,
+        "FusedInferAttentionScore",
+        inputs,
+        (2, 4, 1, 16),
+        None,
+        input_layout="BNSD",
+        num_heads=4,
+        num_key_value_heads=2,
+        block_size=32,
+    )
 
 
 @pytest.mark.parametrize(
     ("made", "flops"),
     [
-        (_matmul, 2 * 3 * 5 * 7), (_batched, 2 * 2 * 4 * 3 * 5 * 7), (_quantised, 2 * 3 * 5 * 7),
-        (_grouped, 2 * 12 * 5 * 7), (_convolution, 2 * 2 * 4 * 36 * 3 * 9), (_depthwise, 2 * 2 * 4 * 36 * 9),
-        (_transposed, 2 * 2 * 4 * 36 * 3 * 9), (_input_gradient, 2 * 2 * 4 * 36 * 3 * 9),
+        (_matmul, 2 * 3 * 5 * 7),
+        (_batched, 2 * 2 * 4 * 3 * 5 * 7),
+        (_quantised, 2 * 3 * 5 * 7),
+        (_grouped, 2 * 12 * 5 * 7),
+        (_convolution, 2 * 2 * 4 * 36 * 3 * 9),
+        (_depthwise, 2 * 2 * 4 * 36 * 9),
+        (_transposed, 2 * 2 * 4 * 36 * 3 * 9),
+        (_input_gradient, 2 * 2 * 4 * 36 * 3 * 9),
         (_filter_gradient, 2 * 2 * 4 * 36 * 3 * 9),
         (_attention("BNSD", (2, 4, 6, 16), (2, 2, 10, 16)), 4 * 2 * 4 * 6 * 10 * 16),
         (_attention("BSND", (2, 6, 4, 16), (2, 10, 2, 16)), 4 * 2 * 4 * 6 * 10 * 16),
@@ -165,7 +222,7 @@ def _cached(graph: Graph) -> Node:
         (_attention("SBH", (6, 2, 64), (10, 2, 64)), 4 * 2 * 4 * 6 * 10 * 16),
         (_cached, 4 * 2 * 4 * 1 * 96 * 16),
     ],
-)  # fmt: skip
+)
 def test_operations_are_those_of_the_definition(made: Callable[[Graph], Node], flops: int) -> None:
     each = made(Graph())
     done = work.of(Shapes(each.graph), each)
@@ -175,17 +232,23 @@ def test_operations_are_those_of_the_definition(made: Callable[[Graph], Node], f
 @pytest.mark.parametrize(
     ("attrs", "pairs"),
     [
-        ({}, 60), ({"sparse_mode": 2}, 21), ({"sparse_mode": 3}, 21 + 24), ({"sparse_mode": 1, "next_tockens": 0}, 60),
-        ({"next_tockens": 0}, 21), ({"pre_tockens": 0, "next_tockens": 0}, 6), ({"sparse_mode": 5}, 0),
+        ({}, 60),
+        ({"sparse_mode": 2}, 21),
+        ({"sparse_mode": 3}, 21 + 24),
+        ({"sparse_mode": 1, "next_tockens": 0}, 60),
+        ({"next_tockens": 0}, 21),
+        ({"pre_tockens": 0, "next_tockens": 0}, 6),
+        ({"sparse_mode": 5}, 0),
     ],
-)  # fmt: skip
+)
 def test_a_bound_counts_only_the_pairs_that_the_mask_can_show(attrs: dict[str, Any], pairs: int) -> None:
     """6 rows of the query against 10 of the key."""
     graph = Graph()
     q, k = data(graph, (2, 4, 6, 16), F16), data(graph, (2, 4, 10, 16), F16)
     inputs = [q, k, k, *[None] * 9]
-    each = node(graph, "FlashAttentionScore", inputs, None, None, None, (2, 4, 6, 16), input_layout="BNSD", head_num=4,
-                **attrs)  # fmt: skip
+    each = node(
+        graph, "FlashAttentionScore", inputs, None, None, None, (2, 4, 6, 16), input_layout="BNSD", head_num=4, **attrs
+    )
     done = work.of(Shapes(graph), each)
     assert (done.flops, done.least) == (4 * 2 * 4 * 60 * 16, 4 * 2 * 4 * pairs * 16)
 
@@ -221,8 +284,12 @@ def test_bytes_are_what_the_definition_reads_and_writes() -> None:
     shapes = Shapes(graph)
     found = {name: work.of(shapes, n) for name, n in shapes_of.items()}
     assert {k: (w.read, w.written) for k, w in found.items()} == {
-        "add": (128, 64), "gather": (96 + 24 + 8, 96), "scatter": (24 + 96, 96), "view": (0, 0), "fill": (0, 64),
-    }  # fmt: skip
+        "add": (128, 64),
+        "gather": (96 + 24 + 8, 96),
+        "scatter": (24 + 96, 96),
+        "view": (0, 0),
+        "fill": (0, 64),
+    }
     assert [found[k].unit for k in found] == ["vector", "move", "move", "none", "move"]
     assert found["add"].elements == 32
     assert found["gather"].elements == 0
@@ -334,11 +401,14 @@ def test_packing_never_overlaps_and_never_needs_less_than_the_bound() -> None:
     ("soc", "model", "peak", "vector"),
     [
         # 353.9 T, 22 T: white paper and configuration, quoted in cann/ops-transformer issue 5487
-        ("Ascend910B2", "ascend910b2", 353.9e12, 11.06e12), ("ascend910b", "ascend910b2", 353.9e12, 11.06e12),
-        ("ascend910b3", "ascend910b3", 294.9e12, 9.2e12), ("A3", "ascend910_9382", 353.9e12, 11.06e12),
-        ("ascend950", "ascend950pr", 432e12, 27e12), ("ascend950pr_957b", "ascend950pr_957b", 378e12, 23.65e12),
+        ("Ascend910B2", "ascend910b2", 353.9e12, 11.06e12),
+        ("ascend910b", "ascend910b2", 353.9e12, 11.06e12),
+        ("ascend910b3", "ascend910b3", 294.9e12, 9.2e12),
+        ("A3", "ascend910_9382", 353.9e12, 11.06e12),
+        ("ascend950", "ascend950pr", 432e12, 27e12),
+        ("ascend950pr_957b", "ascend950pr_957b", 378e12, 23.65e12),
     ],
-)  # fmt: skip
+)
 def test_peaks_follow_from_cores_and_clocks(soc: str, model: str, peak: float, vector: float) -> None:
     figures = chips.figures(soc)
     assert figures.chip == model
@@ -407,9 +477,11 @@ HEAD = "Op Name,OP Type,Task Duration(us),Input Shapes,Input Data Types,Output S
 
 def test_a_measured_time_comes_before_the_estimate(tmp_path: Path) -> None:
     file = tmp_path / "op_summary_1.csv"
-    rows = ['a,MatMulV3,170.4,"""512,512;512,512""",DT_BF16;DT_BF16,"""512,512""",DT_BF16',
-            'b,MatMulV3,180.4,"""512,512;512,512""",DT_BF16;DT_BF16,"""512,512""",DT_BF16',
-            "c,N/A,1,,,,"]  # fmt: skip
+    rows = [
+        'a,MatMulV3,170.4,"""512,512;512,512""",DT_BF16;DT_BF16,"""512,512""",DT_BF16',
+        'b,MatMulV3,180.4,"""512,512;512,512""",DT_BF16;DT_BF16,"""512,512""",DT_BF16',
+        "c,N/A,1,,,,",
+    ]
     file.write_text(HEAD + "\n".join(rows) + "\n")
     times = measured.read(file)
     each = _product_of(512, BF16)
@@ -545,14 +617,21 @@ def test_operations_of_the_latent_attention_are_those_of_its_products_in_eager()
         torch.bmm(scores, chosen)
     q, k, places = data(graph, (tokens, heads, latent)), data(graph, (99, 1, latent)), data(graph, (tokens, 1, keys))
     ropes = [data(graph, (tokens, heads, rope)), data(graph, (99, 1, rope))]
-    sparse = node(graph, "SparseFlashAttention", [q, k, k, places, None, None, None, *ropes, None],
-                  (tokens, heads, latent), layout_query="TND", layout_kv="TND")  # fmt: skip
+    sparse = node(
+        graph,
+        "SparseFlashAttention",
+        [q, k, k, places, None, None, None, *ropes, None],
+        (tokens, heads, latent),
+        layout_query="TND",
+        layout_kv="TND",
+    )
     assert work.of(Shapes(graph), sparse).flops == eager.get_total_flops()
     assert work.of(Shapes(graph), sparse).least == 0
 
     with FlopCounterMode(display=False) as eager:
         torch.bmm(torch.ones(2, 3 * heads, width), torch.ones(2, width, 7))
     query_4d, key_4d = data(graph, (2, 3, heads, width)), data(graph, (2, 7, 1, width))
-    indexer = node(graph, "LightningIndexer", [query_4d, key_4d, data(graph, (2, 3, heads)), None, None, None],
-                   (2, 3, 1, 4))  # fmt: skip
+    indexer = node(
+        graph, "LightningIndexer", [query_4d, key_4d, data(graph, (2, 3, heads)), None, None, None], (2, 3, 1, 4)
+    )
     assert work.of(Shapes(graph), indexer).flops == eager.get_total_flops()

@@ -27,9 +27,24 @@ def dtypes(found):
 
 
 UNARY_KEEP = [
-    "Abs", "Neg", "Exp", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid", "Floor", "Ceil", "Relu", "Erf", "Reciprocal",
-    "Square", "Identity", "TensorMove",
-]  # fmt: skip
+    "Abs",
+    "Neg",
+    "Exp",
+    "Sqrt",
+    "Rsqrt",
+    "Sin",
+    "Cos",
+    "Tanh",
+    "Sigmoid",
+    "Floor",
+    "Ceil",
+    "Relu",
+    "Erf",
+    "Reciprocal",
+    "Square",
+    "Identity",
+    "TensorMove",
+]
 
 
 @pytest.mark.parametrize("op", UNARY_KEEP)
@@ -150,12 +165,16 @@ def test_special_rows_name_ports_that_exist_once():
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ((D.DT_FLOAT16, D.DT_BF16), D.DT_FLOAT), ((D.DT_INT64, D.DT_FLOAT16), D.DT_FLOAT16),
-        ((D.DT_UINT8, D.DT_INT8), D.DT_INT16), ((D.DT_BOOL, D.DT_UINT8), D.DT_UINT8),
-        ((D.DT_FLOAT, D.DT_COMPLEX32), D.DT_COMPLEX64), ((D.DT_DOUBLE, D.DT_COMPLEX64), D.DT_COMPLEX128),
-        ((D.DT_INT32, D.DT_INT64, D.DT_FLOAT), D.DT_FLOAT), ((D.DT_BF16,), D.DT_BF16),
+        ((D.DT_FLOAT16, D.DT_BF16), D.DT_FLOAT),
+        ((D.DT_INT64, D.DT_FLOAT16), D.DT_FLOAT16),
+        ((D.DT_UINT8, D.DT_INT8), D.DT_INT16),
+        ((D.DT_BOOL, D.DT_UINT8), D.DT_UINT8),
+        ((D.DT_FLOAT, D.DT_COMPLEX32), D.DT_COMPLEX64),
+        ((D.DT_DOUBLE, D.DT_COMPLEX64), D.DT_COMPLEX128),
+        ((D.DT_INT32, D.DT_INT64, D.DT_FLOAT), D.DT_FLOAT),
+        ((D.DT_BF16,), D.DT_BF16),
     ],
-)  # fmt: skip
+)
 def test_promotion(given, wanted):
     assert infer.promote(given) is wanted
     assert infer.promote(given[::-1]) is wanted
@@ -173,8 +192,13 @@ PUBLISHED = [
     ("FusedInferAttentionScore", {"query": I8}, {}, "attention_out", F16),
     ("FusedInferAttentionScore", {"query": I8, "query_rope": BF16}, {}, "attention_out", BF16),
     ("FusedInferAttentionScore", {"query": BF16, "quant_scale2": F32}, {}, "attention_out", I8),
-    ("FusedInferAttentionScore", {"query": BF16, "quant_scale2": F32}, {"out_dtype": 24}, "attention_out",
-     D.DT_FLOAT8_E4M3FN),
+    (
+        "FusedInferAttentionScore",
+        {"query": BF16, "quant_scale2": F32},
+        {"out_dtype": 24},
+        "attention_out",
+        D.DT_FLOAT8_E4M3FN,
+    ),
     ("SoftmaxV2", {"x": F16}, {"half_to_float": True}, "y", F32),
     ("SoftmaxV2", {"x": BF16}, {"half_to_float": True}, "y", BF16),
     ("Abs", {"x": D.DT_COMPLEX64}, {}, "y", F32),
@@ -204,7 +228,7 @@ PUBLISHED = [
     ("FlashAttentionScoreGrad", {"query": D.DT_HIFLOAT8}, {"out_dtype": 1}, "dv", BF16),
     ("Quantize", {"x": F32}, {"dtype": "torch.qint8"}, "y", I8),
     ("Quantize", {"x": F32}, {"dtype": "nonsense"}, "y", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("op", "fed", "given", "port", "wanted"), PUBLISHED)

@@ -18,14 +18,19 @@ def ai_core(*types: tuple[str, str], formats: str = "", kinds: str = "required",
     """An operator of one input and one output as the lists of AI Core hold it."""
     columns = list(zip(*types))
     layout = formats or ",".join(["ND"] * len(types))
-    ports = {f"{side}0": {"name": name, "paramType": kinds, "dtype": ",".join(column), "format": layout}
-             for side, name, column in zip(("input", "output"), ("x", "y"), columns)}  # fmt: skip
+    ports = {
+        f"{side}0": {"name": name, "paramType": kinds, "dtype": ",".join(column), "format": layout}
+        for side, name, column in zip(("input", "output"), ("x", "y"), columns)
+    }
     return {**ports, "dynamicShapeSupport": {"flag": "true"}, "opFile": {"value": "null"}, **more}
 
 
 def ai_cpu(types: str) -> dict:
-    return {"opInfo": {"engine": "DNN_VM_AICPU", "kernelSo": "libaicpu_kernels.so"},
-            "input0": {"name": "x", "type": types}, "output0": {"name": "y", "type": types}}  # fmt: skip
+    return {
+        "opInfo": {"engine": "DNN_VM_AICPU", "kernelSo": "libaicpu_kernels.so"},
+        "input0": {"name": "x", "type": types},
+        "output0": {"name": "y", "type": types},
+    }
 
 
 @pytest.fixture
@@ -77,9 +82,13 @@ def test_facts_as_text_and_back():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "does not start"), ("ge-kernel-facts\t2\torigin\t\n", "version '2'"), ("ge-kernel-facts\t1\n", "not whole"),
-     ("\x00\xff", "does not start")],
-)  # fmt: skip
+    [
+        ("", "does not start"),
+        ("ge-kernel-facts\t2\torigin\t\n", "version '2'"),
+        ("ge-kernel-facts\t1\n", "not whole"),
+        ("\x00\xff", "does not start"),
+    ],
+)
 def test_files_of_another_form_or_version_are_refused_by_name(tmp_path, text, says):
     file = tmp_path / "facts.tsv"
     file.write_text(text)
@@ -107,10 +116,17 @@ def test_limits_name_operators_and_ports_that_exist():
 
 @pytest.mark.parametrize(
     ("name", "family"),
-    [("ascend910b", "ascend910b"), ("Ascend910B2", "ascend910b"), ("ascend910b4_1", "ascend910b"),
-     ("Ascend910_9392", "ascend910_93"), ("A3", "ascend910_93"), ("Ascend310P3", "ascend310p"),
-     ("ascend910proa", "ascend910"), ("ascend950", "ascend950")],
-)  # fmt: skip
+    [
+        ("ascend910b", "ascend910b"),
+        ("Ascend910B2", "ascend910b"),
+        ("ascend910b4_1", "ascend910b"),
+        ("Ascend910_9392", "ascend910_93"),
+        ("A3", "ascend910_93"),
+        ("Ascend310P3", "ascend310p"),
+        ("ascend910proa", "ascend910"),
+        ("ascend950", "ascend950"),
+    ],
+)
 def test_names_of_chips(name, family):
     assert data.chip(name, data.published().socs()) == family
 
@@ -187,8 +203,10 @@ def test_a_damaged_cache_is_made_anew_and_one_that_cannot_be_written_costs_time_
     assert kernels.facts(root).text() == text
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"Relu": 3}', '{"Relu": {"input0": {}}}', '{"../x": {}}',
-                                     '{"Relu": {"input0": {"name": "a\\tb"}}}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"Relu": 3}', '{"Relu": {"input0": {}}}', '{"../x": {}}', '{"Relu": {"input0": {"name": "a\\tb"}}}'],
+)
 def test_damaged_lists_are_refused_by_name(cann, content):
     root = cann(HALF)
     (file,) = installation._below(installation.find(root), installation._AI_CORE)
@@ -217,14 +235,18 @@ def test_the_variable_of_cann_is_honoured(cann, monkeypatch):
 @pytest.mark.parametrize(
     ("op", "types", "soc", "answer"),
     [
-        ("Sort", {"x": D.DT_INT64}, "ascend910b", "yes"), ("MatMulV2", {"x1": D.DT_INT32}, "ascend910b", "no"),
-        ("AdaptiveAvgPool2d", {"x": D.DT_FLOAT}, "ascend910b", "no"), ("Nonsense", {}, "ascend950", "unknown"),
+        ("Sort", {"x": D.DT_INT64}, "ascend910b", "yes"),
+        ("MatMulV2", {"x1": D.DT_INT32}, "ascend910b", "no"),
+        ("AdaptiveAvgPool2d", {"x": D.DT_FLOAT}, "ascend910b", "no"),
+        ("Nonsense", {}, "ascend950", "unknown"),
         ("Add", {"x1": D.DT_FLOAT, "x2": D.DT_FLOAT}, "ascend950", "yes"),
-        ("Relu", {"x": D.DT_DOUBLE}, "ascend950", "no"), ("MatMulV2", {"x1": D.DT_FLOAT}, "ascend910b", "yes"),
+        ("Relu", {"x": D.DT_DOUBLE}, "ascend950", "no"),
+        ("MatMulV2", {"x1": D.DT_FLOAT}, "ascend910b", "yes"),
         ("Add", {"x1": D.DT_FLOAT, "x2": D.DT_FLOAT}, "ascend910b", "yes"),
-        ("MatMulV2", {"x1": D.DT_BF16}, "ascend950", "yes"), ("MatMulV2", {"x1": D.DT_DOUBLE}, "ascend950", "no"),
+        ("MatMulV2", {"x1": D.DT_BF16}, "ascend950", "yes"),
+        ("MatMulV2", {"x1": D.DT_DOUBLE}, "ascend950", "no"),
     ],
-)  # fmt: skip
+)
 def test_lookup_for_converters(op, types, soc, answer):
     assert kernels.has(op, types, soc) == answer
 

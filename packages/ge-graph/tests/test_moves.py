@@ -17,10 +17,16 @@ from ge_graph.passes import JoinMoves
 from ge_graph.verify import verify
 
 _TYPES = {
-    DataType.DT_BOOL: np.bool_, DataType.DT_INT8: np.int8, DataType.DT_UINT8: np.uint8, DataType.DT_INT16: np.int16,
-    DataType.DT_INT32: np.int32, DataType.DT_INT64: np.int64, DataType.DT_FLOAT16: np.float16,
-    DataType.DT_FLOAT: np.float32, DataType.DT_DOUBLE: np.float64,
-}  # fmt: skip
+    DataType.DT_BOOL: np.bool_,
+    DataType.DT_INT8: np.int8,
+    DataType.DT_UINT8: np.uint8,
+    DataType.DT_INT16: np.int16,
+    DataType.DT_INT32: np.int32,
+    DataType.DT_INT64: np.int64,
+    DataType.DT_FLOAT16: np.float16,
+    DataType.DT_FLOAT: np.float32,
+    DataType.DT_DOUBLE: np.float64,
+}
 SHAPE = (2, 3, 1, 4)
 
 

@@ -9,10 +9,19 @@ from ge_graph.pbtxt import to_pbtxt
 from ge_graph.verify import VerifyError, verify
 
 HOSTILE = [
-    "n\n    pass\nimport os; os.system('x')\ndef program(i0, *a):\n    #", "a\rb", "a\x0cb", "a\u2028b", "a\x00b",
+    "n\n    pass\nimport os; os.system('x')\ndef program(i0, *a):\n    #",
+    "a\rb",
+    "a\x0cb",
+    "a\u2028b",
+    "a\x00b",
     "../../x",
-    "a/../b", "..", "x" * 10_000, "\u202egnp.exe", "\x1b[2J", "a\ud800",
-]  # fmt: skip
+    "a/../b",
+    "..",
+    "x" * 10_000,
+    "\u202egnp.exe",
+    "\x1b[2J",
+    "a\ud800",
+]
 
 
 def named(name):
@@ -47,9 +56,10 @@ def test_repaired_names_are_good_and_different(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["layers.0.weight", "arg0_1", "größe.weight", "model/层/Add", "a b", "x" * 1024, "L['x'][0]", 'say "a"'],
+    "name",
+    ["layers.0.weight", "arg0_1", "größe.weight", "model/层/Add", "a b", "x" * 1024, "L['x'][0]", 'say "a"'],
     ids=range(8),
-)  # fmt: skip
+)
 def test_names_of_models_are_good(name):
     graph = named(name)
     verify(graph)

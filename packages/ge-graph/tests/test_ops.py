@@ -174,7 +174,7 @@ def test_what_is_no_constant(graph, value):
         (lambda x, y: ge.Add(x, y, dependencies=[1]), "GE3017", "dependencies"),
         (lambda x, y: ge.Data(index=0, dtype=D.DT_FLOAT, shape=(), placement="GPU"), "GE3016", "placement"),
     ],
-)  # fmt: skip
+)
 def test_wrong_calls_fail_where_they_are_made(graph, x, y, call, code, says):
     before = len(graph.nodes)
     with pytest.raises(GraphError) as caught:
@@ -224,9 +224,11 @@ def test_custom_op_positional(x, y):
 
 def test_custom_op_by_keyword(x, y):
     z = ge.custom_op(
-        "MatMulV2", inputs={"x1": x, "x2": y, "bias": None}, outputs=["y"],
+        "MatMulV2",
+        inputs={"x1": x, "x2": y, "bias": None},
+        outputs=["y"],
         attrs={"transpose_x1": attrs.Bool(True), "_mine": attrs.Int(3)},
-    )  # fmt: skip
+    )
     assert z.node.attr("transpose_x1") is True
     assert z.node.attr("_mine") == 3
     parts = ge.custom_op("Unpack", inputs={"x": x}, outputs=[("y", 2)], attrs={"num": attrs.Int(2)})
@@ -236,12 +238,14 @@ def test_custom_op_by_keyword(x, y):
 @pytest.mark.parametrize(
     ("keywords", "says"),
     [
-        ({"inputs": {"x2": 1, "x1": 1}}, "order x1, x2"), ({"inputs": {"z": 1}}, "no input z"),
+        ({"inputs": {"x2": 1, "x1": 1}}, "order x1, x2"),
+        ({"inputs": {"z": 1}}, "no input z"),
         ({"attrs": {"transpose_x1": True}}, "needs a type"),
         ({"attrs": {"transpose_x1": attrs.Int(1)}}, "must be Bool"),
-        ({"attrs": {"mine": attrs.Int(1)}}, "no attribute mine"), ({"outputs": ["z"]}, "outputs of MatMulV2 are y"),
+        ({"attrs": {"mine": attrs.Int(1)}}, "no attribute mine"),
+        ({"outputs": ["z"]}, "outputs of MatMulV2 are y"),
     ],
-)  # fmt: skip
+)
 def test_custom_op_refusals(x, y, keywords, says):
     with pytest.raises(GraphError, match=says):
         ge.custom_op("MatMulV2", **{"inputs": {"x1": x, "x2": y}, **keywords})

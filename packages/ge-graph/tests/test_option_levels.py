@@ -21,12 +21,20 @@ def test_every_row_is_whole_and_its_home_is_a_level_that_takes_it():
 @pytest.mark.parametrize(
     ("key", "home"),
     [
-        ("ge.oo.level", "graph"), ("ge.topoSortingMode", "graph"), ("ge.exportCompileStat", "graph"),
-        ("ge.fusionSwitchFile", "session"), ("ge.exec.enableEngineParallel", "session"), ("ge.aicoreNum", "session"),
-        ("ge.deterministic", "global"), ("ge.exec.dumpPath", "global"), ("ge.jobType", "global"),
-        ("ge.tuningPath", "global"), ("ge.exec.frozenInputIndexes", "load"), ("frozen_parameter", "engine"),
+        ("ge.oo.level", "graph"),
+        ("ge.topoSortingMode", "graph"),
+        ("ge.exportCompileStat", "graph"),
+        ("ge.fusionSwitchFile", "session"),
+        ("ge.exec.enableEngineParallel", "session"),
+        ("ge.aicoreNum", "session"),
+        ("ge.deterministic", "global"),
+        ("ge.exec.dumpPath", "global"),
+        ("ge.jobType", "global"),
+        ("ge.tuningPath", "global"),
+        ("ge.exec.frozenInputIndexes", "load"),
+        ("frozen_parameter", "engine"),
     ],
-)  # fmt: skip
+)
 def test_homes(key, home):
     assert option_levels.home(key) == home
 

@@ -49,7 +49,9 @@ def evaluate(graph: Graph, feeds: list[np.ndarray]) -> tuple[list[np.ndarray], l
         "Identity": lambda n: arg(n, 0),
         "TensorMove": lambda n: arg(n, 0).copy(),
         "Cast": lambda n: arg(n, 0).astype(n.outputs[0].dtype.numpy),
-        "MatMulV2": matmul, "BatchMatMulV2": matmul, "BatchMatMul": matmul,
+        "MatMulV2": matmul,
+        "BatchMatMulV2": matmul,
+        "BatchMatMul": matmul,
         "Transpose": lambda n: np.transpose(arg(n, 0), arg(n, 1).tolist()),
         "TransposeD": lambda n: np.transpose(arg(n, 0), n.attr("perm")),
         "Reshape": lambda n: arg(n, 0).reshape([d or arg(n, 0).shape[i] for i, d in enumerate(arg(n, 1).tolist())]),
@@ -59,7 +61,7 @@ def evaluate(graph: Graph, feeds: list[np.ndarray]) -> tuple[list[np.ndarray], l
         "Gather": gather,
         "Const": lambda n: n.attr("value"),
         "Print": lambda n: printed.extend(v.copy() for v in arg(n, 0)),
-    }  # fmt: skip
+    }
     for node in graph.nodes:
         if node.op in ("Data", "RefData"):
             values[node.outputs[0]] = feeds[node.attr("index")]
@@ -167,7 +169,7 @@ FOLDS = [
     (lambda x, y: ge.Relu(ge.Identity(ge.Identity(x))), ["Relu"], {}),
     (lambda x, y: ge.Relu(ge.Transpose(x, [0, 1])), ["Relu"], {}),
     (lambda x, y: ge.Identity(ge.Relu(x)), ["Relu"], {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("make", "left", "attrs"), FOLDS)
@@ -270,8 +272,16 @@ def test_constants() -> None:
     (result,) = passes.run(graph, [passes.MergeConstants()], check=True)
     assert result.notes == ("3 duplicate constants merged",)
     assert [t.node.name for t in graph.outputs] == [
-        "Const", "Const", "Const_2", "Const_3", "Const_3", "Const_5", "Const_6", "Const_7", "Const_7"
-    ]  # fmt: skip
+        "Const",
+        "Const",
+        "Const_2",
+        "Const_3",
+        "Const_3",
+        "Const_5",
+        "Const_6",
+        "Const_7",
+        "Const_7",
+    ]
 
 
 def test_constants_that_are_written_stay_apart() -> None:

@@ -10,10 +10,28 @@ from ge_graph import program as build
 from ge_graph.errors import GraphError
 
 HOSTILE = (
-    "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
-    "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del", "__import__", "",
-    "a b", "é1", "x.y", "x;y",
-)  # fmt: skip
+    "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #",
+    '\'"""',
+    "'''",
+    "end\\",
+    "a\rimport os",
+    "a\x0cb",
+    "a\u2028b",
+    "a\x00b",
+    "</script>",
+    "=cmd",
+    "../x",
+    "x" * 10_000,
+    "a\u202eb",
+    "a\ud800b",
+    "del",
+    "__import__",
+    "",
+    "a b",
+    "é1",
+    "x.y",
+    "x;y",
+)
 
 
 def _sum(names: build.Names, comment: str = "") -> build.Program:
@@ -58,10 +76,26 @@ def test_only_integers_are_constants(value: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["import os", "x = lambda: 0", "x = [i for i in i0]", "x = i0 + 1", "x = f'{i0}'", "x = open", "global x",
-     "x = i0.__class__", "x = i0._private", "def f(): pass", "x = (y := i0)", "x = *i0,", "with i0: pass", "raise i0",
-     "x = i0(*i0)", "x = i0(**i0)", "try:\n    x = i0\nfinally:\n    x = i0.__dict__"],
-)  # fmt: skip
+    [
+        "import os",
+        "x = lambda: 0",
+        "x = [i for i in i0]",
+        "x = i0 + 1",
+        "x = f'{i0}'",
+        "x = open",
+        "global x",
+        "x = i0.__class__",
+        "x = i0._private",
+        "def f(): pass",
+        "x = (y := i0)",
+        "x = *i0,",
+        "with i0: pass",
+        "raise i0",
+        "x = i0(*i0)",
+        "x = i0(**i0)",
+        "try:\n    x = i0\nfinally:\n    x = i0.__dict__",
+    ],
+)
 def test_only_listed_constructs_are_compiled(text: str) -> None:
     with pytest.raises(GraphError, match="GE3053"):
         build.Program("program", ["i0"], [(s, "") for s in ast.parse(text).body], build.Names())

@@ -8,10 +8,25 @@ from ge_graph import ops as ge
 from ge_graph.python_reader import run_py
 
 HOSTILE = [
-    "n\n    pass\nimport os; os.abort()\n#", "\r", "\x0c", "\u2028import os", "\x00", '"""', "'''", "\\", '\\"',
+    "n\n    pass\nimport os; os.abort()\n#",
+    "\r",
+    "\x0c",
+    "\u2028import os",
+    "\x00",
+    '"""',
+    "'''",
+    "\\",
+    '\\"',
     "</script>",
-    "=cmd", "../", "\u202e", "x" * 10_000, "{x}", "\N{SNOWMAN}", "\x85", "\x1b[2J",
-]  # fmt: skip
+    "=cmd",
+    "../",
+    "\u202e",
+    "x" * 10_000,
+    "{x}",
+    "\N{SNOWMAN}",
+    "\x85",
+    "\x1b[2J",
+]
 
 
 def program(text):
@@ -40,20 +55,43 @@ def test_every_text_is_a_literal(text):
 @pytest.mark.parametrize(
     "line",
     [
-        "import os", "__import__('os').abort()", "x = open('/etc/passwd')", "ge.__class__", "ge.Relu.call", "x = 1 + 1",
-        "def f(): pass", "x = [i for i in (1,)]", "x = lambda: 0", "x = f'{1}'", "while 1: pass",
+        "import os",
+        "__import__('os').abort()",
+        "x = open('/etc/passwd')",
+        "ge.__class__",
+        "ge.Relu.call",
+        "x = 1 + 1",
+        "def f(): pass",
+        "x = [i for i in (1,)]",
+        "x = lambda: 0",
+        "x = f'{1}'",
+        "while 1: pass",
         "x = ge.Relu(**{'a': 1})",
-        "x = ge.Relu(*[1])", "exec('1')", "with open('f') as f: pass", "x = graph.nodes", "x = float('1e3')",
+        "x = ge.Relu(*[1])",
+        "exec('1')",
+        "with open('f') as f: pass",
+        "x = graph.nodes",
+        "x = float('1e3')",
         "x = node('A', [], attrs={}, dtypes=[0], counts={'y': 10000000000}, node_name='n')",
         "restore('none', shapes=[])",
-        "x = node('A', [1], attrs={}, dtypes=[0], node_name='n')", "raw(0, [4611686018427387904], '')", "x = (((", "\0",
-        "raw(0, [-1], '')", "stored(__file__, '/etc/passwd', -5, 0, [1])", "x = " + "[" * 999 + "]" * 999, "x = 1j",
-        "[a, b] = ge.Const(1.0, node_name='c')", "graph.x = 1", "describe(graph, 1, {'a': 1})",
+        "x = node('A', [1], attrs={}, dtypes=[0], node_name='n')",
+        "raw(0, [4611686018427387904], '')",
+        "x = (((",
+        "\0",
+        "raw(0, [-1], '')",
+        "stored(__file__, '/etc/passwd', -5, 0, [1])",
+        "x = " + "[" * 999 + "]" * 999,
+        "x = 1j",
+        "[a, b] = ge.Const(1.0, node_name='c')",
+        "graph.x = 1",
+        "describe(graph, 1, {'a': 1})",
         "x = ge.NoSuchOperator()",
-        "[a] = ge.SplitD(graph, split_dim=0, num_split=100000000000)", "x = " + "-" * 5000 + "1",
-        "describe(graph, 'n', {'a': ('NoKind', 1)})", "x = ge.Data(index=-1, dtype=0, shape=[], node_name='d')",
+        "[a] = ge.SplitD(graph, split_dim=0, num_split=100000000000)",
+        "x = " + "-" * 5000 + "1",
+        "describe(graph, 'n', {'a': ('NoKind', 1)})",
+        "x = ge.Data(index=-1, dtype=0, shape=[], node_name='d')",
     ],
-)  # fmt: skip
+)
 def test_other_programs_are_refused(line, monkeypatch):
     monkeypatch.setattr("os.abort", lambda: pytest.fail("it ran"))
     with pytest.raises(GeError, match="GE5014|GE5015|GE3"):

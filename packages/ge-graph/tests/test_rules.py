@@ -132,8 +132,12 @@ def _large() -> Graph:
 
 def _file_constant() -> Graph:
     graph = plain()
-    graph.add("FileConstant", (), {"dtype": Attr(Kind.TYPE, D.DT_FLOAT), "shape": Attr(Kind.LIST_INT, (2,))},
-              [(D.DT_FLOAT, (2,))])  # fmt: skip
+    graph.add(
+        "FileConstant",
+        (),
+        {"dtype": Attr(Kind.TYPE, D.DT_FLOAT), "shape": Attr(Kind.LIST_INT, (2,))},
+        [(D.DT_FLOAT, (2,))],
+    )
     return graph
 
 
@@ -184,11 +188,18 @@ BROKEN = [
     ("dim below -2", sized((4, -3)), "GE3061", "E18888"),
     ("-2 beside others", sized((-2, 4)), "GE3061", "E18888"),
     ("rank above 25", sized((1,) * 26), "GE3061", "silent"),
-    ("input without byte length", changed(plain, lambda g: setattr(node(g, "Data").outputs[0], "dtype", D.DT_STRING)),
-     "GE3062", "E13025"),
-    ("input in a layout of the chip",
-     changed(plain, lambda g: setattr(node(g, "Data").outputs[0], "format", Format.FORMAT_FRACTAL_NZ)),
-     "GE3062", "E13025"),
+    (
+        "input without byte length",
+        changed(plain, lambda g: setattr(node(g, "Data").outputs[0], "dtype", D.DT_STRING)),
+        "GE3062",
+        "E13025",
+    ),
+    (
+        "input in a layout of the chip",
+        changed(plain, lambda g: setattr(node(g, "Data").outputs[0], "format", Format.FORMAT_FRACTAL_NZ)),
+        "GE3062",
+        "E13025",
+    ),
     ("FileConstant without a file", _file_constant, "GE3062", "E13001"),
     ("graph inside another operator", _foreign_holder, "GE3063", "E19999"),
     ("branch returns more than the node", changed(branching, _extra_output("then_branch")), "GE3063", "E19999"),
@@ -199,19 +210,27 @@ BROKEN = [
     ("loop condition with two results", changed(looping, _extra_output("cond")), "GE3063", "E19999"),
     ("loop body returns more than it takes", changed(looping, _extra_output("body")), "GE3063", "E19999"),
     ("loop body changes a type", changed(looping, _other_type), "GE3063", "E19999"),
-    ("condition with several elements",
-     changed(branching, lambda g: node(g, "Greater").outputs[0].record_shape((2,))), "GE3063", "E19999"),
+    (
+        "condition with several elements",
+        changed(branching, lambda g: node(g, "Greater").outputs[0].record_shape((2,))),
+        "GE3063",
+        "E19999",
+    ),
     ("inner parallel as text", marked("_enable_inner_parallel", attrs.Str("True")), "GE3064", "silent"),
     ("cores as a number", marked("_op_aicore_num", attrs.Int(4)), "GE3064", "silent"),
     ("cores that are no decimal number", marked("_op_vectorcore_num", attrs.Str("08")), "GE3064", "E10001"),
     ("strict-scope-check", marked("_super_kernel_options", attrs.Str("strict-scope-check=yes")), "GE3064", "E19999"),
     ("attribute that GE makes", marked("_inference_rule_binary", attrs.Str("x")), "GE3064", "_inference_rule"),
-    ("graph attribute that GE keeps", changed(plain, lambda g: g.attrs.update(_graph_has_been_added=attrs.Bool(True))),
-     "GE3064", "E19999"),
+    (
+        "graph attribute that GE keeps",
+        changed(plain, lambda g: g.attrs.update(_graph_has_been_added=attrs.Bool(True))),
+        "GE3064",
+        "E19999",
+    ),
     ("node without a name", changed(plain, lambda g: setattr(node(g, "Relu"), "name", "")), "GE3029", "silent"),
     ("Const without a value", changed(plain, lambda g: node(g, "Const").attrs.pop("value")), "GE3028", "E19999"),
     ("constants above 2^31-1 bytes", _large, "GE3066", "E18888"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("make", "code", "ge_code"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])

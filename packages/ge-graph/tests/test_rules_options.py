@@ -25,9 +25,18 @@ REUSE, IN, OUT = ("ge.exec.outputReuseInputMemIndexes", "ge.exec.inputReuseMemIn
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"ge.oo.level": "O1"}, {REUSE: "1,0"}, {REUSE: "0,0|1,0"}, {IN: "0,1"}, {OUT: "0"},
-     {"ge.inputHintShape": "0:[4,4];1:[4]"}, {"ge.exec.graphIOMemAllocMode": "ByGE"}, GEARS],
-)  # fmt: skip
+    [
+        {},
+        {"ge.oo.level": "O1"},
+        {REUSE: "1,0"},
+        {REUSE: "0,0|1,0"},
+        {IN: "0,1"},
+        {OUT: "0"},
+        {"ge.inputHintShape": "0:[4,4];1:[4]"},
+        {"ge.exec.graphIOMemAllocMode": "ByGE"},
+        GEARS,
+    ],
+)
 def test_what_fits(options):
     check_options(graph(), options)
 
@@ -35,16 +44,26 @@ def test_what_fits(options):
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"": "1"}, "E10059"), ({REUSE: "2,0"}, "E19999"), ({REUSE: "0,1"}, "E19999"), ({REUSE: "0"}, "skipped"),
-        ({REUSE: "0,x"}, "skipped"), ({IN: "0,0"}, "twice"), ({IN: "-1"}, "decimal"), ({OUT: "3"}, "ignored"),
-        ({OUT: "99999999999"}, "E19999"), ({"ge.inputHintShape": "2:[4]"}, "E19999"),
+        ({"": "1"}, "E10059"),
+        ({REUSE: "2,0"}, "E19999"),
+        ({REUSE: "0,1"}, "E19999"),
+        ({REUSE: "0"}, "skipped"),
+        ({REUSE: "0,x"}, "skipped"),
+        ({IN: "0,0"}, "twice"),
+        ({IN: "-1"}, "decimal"),
+        ({OUT: "3"}, "ignored"),
+        ({OUT: "99999999999"}, "E19999"),
+        ({"ge.inputHintShape": "2:[4]"}, "E19999"),
         ({"ge.inputHintValue": "x:[4]"}, "E19999"),
         ({"ge.enableSingleStream": "true", "ge.autoMultistreamParallelMode": "cv"}, "E10056"),
-        ({**GEARS, "ge.dynamicDims": "2"}, "E10001"), ({**GEARS, "ge.dynamicDims": "2,3;4,5"}, "E10001"),
-        ({**GEARS, "ge.inputShape": "x:-1,4"}, "E10001"), ({**GEARS, "ge.inputShape": "x:-1,5;y:4"}, "E10001"),
-        ({**GEARS, "ge.inputShape": "x:-1;y:4"}, "E10001"), ({**GEARS, "ge.inputShape": "x:-1,4;z:4"}, "E10001"),
+        ({**GEARS, "ge.dynamicDims": "2"}, "E10001"),
+        ({**GEARS, "ge.dynamicDims": "2,3;4,5"}, "E10001"),
+        ({**GEARS, "ge.inputShape": "x:-1,4"}, "E10001"),
+        ({**GEARS, "ge.inputShape": "x:-1,5;y:4"}, "E10001"),
+        ({**GEARS, "ge.inputShape": "x:-1;y:4"}, "E10001"),
+        ({**GEARS, "ge.inputShape": "x:-1,4;z:4"}, "E10001"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit(options, code):
     with pytest.raises(GraphError, match="GE3070") as caught:
         check_options(graph(), options)

@@ -75,11 +75,16 @@ def test_amendments_name_ports_that_exist():
 def test_matmul_reads_as_the_header_says():
     op = schema.get("MatMulV2")
     assert [(p.name, p.kind) for p in op.inputs] == [
-        ("x1", "required"), ("x2", "required"), ("bias", "optional"), ("offset_w", "optional"),
-    ]  # fmt: skip
+        ("x1", "required"),
+        ("x2", "required"),
+        ("bias", "optional"),
+        ("offset_w", "optional"),
+    ]
     assert [(a.name, a.kind, a.default.value) for a in op.attrs] == [
-        ("transpose_x1", Kind.BOOL, False), ("transpose_x2", Kind.BOOL, False), ("offset_x", Kind.INT, 0),
-    ]  # fmt: skip
+        ("transpose_x1", Kind.BOOL, False),
+        ("transpose_x2", Kind.BOOL, False),
+        ("offset_x", Kind.INT, 0),
+    ]
     assert op.output("y").domain == {D.DT_FLOAT, D.DT_FLOAT16, D.DT_INT32, D.DT_BF16}
     assert op.source.startswith("torchair")
 
@@ -105,11 +110,16 @@ def test_type_variables():
 @pytest.mark.parametrize(
     ("op", "port", "dtype"),
     [
-        ("Const", "y", D.DT_BF16), ("TensorMove", "x", D.DT_BF16), ("Transpose", "x", D.DT_BOOL),
-        ("SelectV2", "then", D.DT_BOOL), ("Maximum", "x1", D.DT_BF16), ("Floor", "x", D.DT_BF16),
-        ("Add", "x1", D.DT_BOOL), ("Data", "y", D.DT_FLOAT8_E4M3FN),
+        ("Const", "y", D.DT_BF16),
+        ("TensorMove", "x", D.DT_BF16),
+        ("Transpose", "x", D.DT_BOOL),
+        ("SelectV2", "then", D.DT_BOOL),
+        ("Maximum", "x1", D.DT_BF16),
+        ("Floor", "x", D.DT_BF16),
+        ("Add", "x1", D.DT_BOOL),
+        ("Data", "y", D.DT_FLOAT8_E4M3FN),
     ],
-)  # fmt: skip
+)
 def test_amended_element_types(op, port, dtype):
     found = schema.get(op).input(port) or schema.get(op).output(port)
     assert dtype in found.domain
@@ -160,10 +170,13 @@ def test_registering_another_shape_is_refused(scratch):
 @pytest.mark.parametrize(
     "row",
     [
-        {"op": "X", "in": ["x"], "out": []}, {"op": "X", "in": ["x f33"], "out": []}, {"op": "X", "out": []},
-        {"op": "X", "in": [], "out": [], "attr": [["a", "Integer"]]}, {"in": [], "out": []},
+        {"op": "X", "in": ["x"], "out": []},
+        {"op": "X", "in": ["x f33"], "out": []},
+        {"op": "X", "out": []},
+        {"op": "X", "in": [], "out": [], "attr": [["a", "Integer"]]},
+        {"in": [], "out": []},
     ],
-)  # fmt: skip
+)
 def test_malformed_rows_are_refused(row):
     with pytest.raises(GraphError, match="GE3011"):
         schema.register_schema(row)

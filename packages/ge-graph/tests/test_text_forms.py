@@ -146,15 +146,24 @@ def test_pbtxt_content() -> None:
 def test_pbtxt_of_every_attribute_kind() -> None:
     graph = Graph("g")
     attrs = {
-        "i": attr_kinds.Int(-3), "f": attr_kinds.Float(float("inf")), "b": attr_kinds.Bool(False),
-        "s": attr_kinds.Str('a"\n\\ü'), "t": attr_kinds.Type(DataType.DT_BF16), "u": attr_kinds.Type(DataType.DT_INT4),
-        "li": attr_kinds.ListInt([1, 2]), "lf": attr_kinds.ListFloat([0.5]), "lb": attr_kinds.ListBool([True]),
-        "ls": attr_kinds.ListStr(["a"]), "lt": attr_kinds.ListDataType([0]), "lu": attr_kinds.ListDataType([29]),
-        "ll": attr_kinds.ListListInt([[1], []]), "lg": attr_kinds.ListListFloat([[1.5]]),
+        "i": attr_kinds.Int(-3),
+        "f": attr_kinds.Float(float("inf")),
+        "b": attr_kinds.Bool(False),
+        "s": attr_kinds.Str('a"\n\\ü'),
+        "t": attr_kinds.Type(DataType.DT_BF16),
+        "u": attr_kinds.Type(DataType.DT_INT4),
+        "li": attr_kinds.ListInt([1, 2]),
+        "lf": attr_kinds.ListFloat([0.5]),
+        "lb": attr_kinds.ListBool([True]),
+        "ls": attr_kinds.ListStr(["a"]),
+        "lt": attr_kinds.ListDataType([0]),
+        "lu": attr_kinds.ListDataType([29]),
+        "ll": attr_kinds.ListListInt([[1], []]),
+        "lg": attr_kinds.ListListFloat([[1.5]]),
         "none": Attr(Kind.TENSOR, None),
         "big": Attr(Kind.TENSOR, np.zeros(10_000, np.float32)),
         "odd": Attr(Kind.TENSOR, Literal(DataType.DT_INT4, (2,), np.zeros(1, np.uint8))),
-    }  # fmt: skip
+    }
     graph.add("Op", (), attrs, [(DataType.DT_FLOAT, ())])
     node = parse_pbtxt(to_pbtxt(graph)).node[0]
     assert set(attrs) <= set(node.attr)
@@ -236,8 +245,11 @@ def test_py_by_itself() -> None:
 def test_py_of_what_no_call_makes() -> None:
     graph = with_subgraph()
     x = graph.outputs[0]
-    attrs = {"value": Attr(Kind.TENSOR, np.zeros((0, 3), np.float16)), "if": attr_kinds.Float(float("nan")),
-             "_who": attr_kinds.ListDataType([DataType.DT_BF16])}  # fmt: skip
+    attrs = {
+        "value": Attr(Kind.TENSOR, np.zeros((0, 3), np.float16)),
+        "if": attr_kinds.Float(float("nan")),
+        "_who": attr_kinds.ListDataType([DataType.DT_BF16]),
+    }
     odd = graph.add("NobodyKnows", [(x, x), None, x], attrs, [(DataType.DT_INT4, None)] * 2, name="1 odd/näme")
     # another result type than the schema tells
     relu = graph.add("Relu", [x], {}, [(DataType.DT_INT8, None)], name="ge")

@@ -236,15 +236,33 @@ def gap_in_data_indices(graph: Graph, node: Node) -> bool:
 
 
 MUTATIONS = [
-    (unknown_operator, "GE3020"), (lost_input, "GE3021"), (extra_port, "GE3021"), (list_for_one, "GE3021"),
-    (string_input, "GE3022"), (mixed_types, "GE3022"), (lost_output, "GE3023"), (foreign_output_type, "GE3023"),
-    (wrong_cast, "GE3024"), (unknown_attribute, "GE3025"), (attribute_of_another_kind, "GE3025"),
-    (missing_attribute, "GE3025"), (value_of_another_type, "GE3027"), (constant_of_another_type, "GE3028"),
-    (constant_of_another_shape, "GE3028"), (constant_with_missing_bytes, "GE3028"), (same_name_twice, "GE3029"),
-    (dangling_edge, "GE3030"), (wrong_order, "GE3030"), (cycle, "GE3030"), (stale_tensor, "GE3030"),
-    (control_to_nowhere, "GE3031"), (control_backwards, "GE3031"), (foreign_graph_output, "GE3032"),
-    (foreign_node, "GE3033"), (gap_in_data_indices, "GE3034"),
-]  # fmt: skip
+    (unknown_operator, "GE3020"),
+    (lost_input, "GE3021"),
+    (extra_port, "GE3021"),
+    (list_for_one, "GE3021"),
+    (string_input, "GE3022"),
+    (mixed_types, "GE3022"),
+    (lost_output, "GE3023"),
+    (foreign_output_type, "GE3023"),
+    (wrong_cast, "GE3024"),
+    (unknown_attribute, "GE3025"),
+    (attribute_of_another_kind, "GE3025"),
+    (missing_attribute, "GE3025"),
+    (value_of_another_type, "GE3027"),
+    (constant_of_another_type, "GE3028"),
+    (constant_of_another_shape, "GE3028"),
+    (constant_with_missing_bytes, "GE3028"),
+    (same_name_twice, "GE3029"),
+    (dangling_edge, "GE3030"),
+    (wrong_order, "GE3030"),
+    (cycle, "GE3030"),
+    (stale_tensor, "GE3030"),
+    (control_to_nowhere, "GE3031"),
+    (control_backwards, "GE3031"),
+    (foreign_graph_output, "GE3032"),
+    (foreign_node, "GE3033"),
+    (gap_in_data_indices, "GE3034"),
+]
 
 
 @pytest.mark.parametrize(("mutate", "code"), MUTATIONS, ids=[m.__name__ for m, _ in MUTATIONS])

@@ -145,8 +145,11 @@ def test_cube_fp16in_fp32out(pair: Any) -> None:
 
 def test_the_older_option_means_the_same(pair: Any) -> None:
     a, b = pair
-    for older, newer in (("force_fp16", "fp16"), ("force_fp32", "cube_fp16in_fp32out"),
-                         ("must_keep_origin_dtype", "origin")):  # fmt: skip
+    for older, newer in (
+        ("force_fp16", "fp16"),
+        ("force_fp32", "cube_fp16in_fp32out"),
+        ("must_keep_origin_dtype", "origin"),
+    ):
         old = run({**A2, "ge.exec.precision_mode": older}, matmul, a, b)
         assert torch.equal(old, run({**A2, "ge.exec.precision_mode_v2": newer}, matmul, a, b)), older
 
@@ -284,11 +287,16 @@ def test_a_bad_option_is_refused(options: dict[str, str], pair: Any) -> None:
 
 def test_casts_to_integers_end_at_the_limits() -> None:
     x = torch.tensor([3e9, -3e9, torch.nan, torch.inf, -torch.inf, 2.9, -2.9, 2147483520.0, -2147483648.0, 32768.0])
-    for kind, dtype in ((DataType.DT_INT32, torch.int32), (DataType.DT_INT16, torch.int16),
-                        (DataType.DT_INT64, torch.int64)):  # fmt: skip
+    for kind, dtype in (
+        (DataType.DT_INT32, torch.int32),
+        (DataType.DT_INT16, torch.int16),
+        (DataType.DT_INT64, torch.int64),
+    ):
         info = np.iinfo(str(dtype).removeprefix("torch."))
-        wanted = [0 if v != v else max(info.min, min(info.max, int(v) if abs(v) < 2e18 else int(np.sign(v)) * 2**64))
-                  for v in x.tolist()]  # fmt: skip
+        wanted = [
+            0 if v != v else max(info.min, min(info.max, int(v) if abs(v) < 2e18 else int(np.sign(v)) * 2**64))
+            for v in x.tolist()
+        ]
         assert run(A2, lambda t, kind=kind: ops.Cast(t, dst_type=int(kind)), x).tolist() == wanted, dtype
 
 

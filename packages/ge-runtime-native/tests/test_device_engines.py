@@ -429,9 +429,10 @@ def test_cann_without_a_function_is_too_old(emulator: Path, tmp_path: Path) -> N
     empty.write_text("")
     subprocess.run(["g++", "-shared", "-o", str(tmp_path / "lib64" / "libge_runner.so"), str(empty)], check=True)
     seen = program(
-        tmp_path, "print(json.dumps(refused(lambda: engine.compile(add(), {}))))",
+        tmp_path,
+        "print(json.dumps(refused(lambda: engine.compile(add(), {}))))",
         LD_LIBRARY_PATH=str(tmp_path / "lib64"),
-    )  # fmt: skip
+    )
     assert seen[0] == "GE4010"
     assert "libge_runner.so has no" in seen[1]
     assert "(compiling graphs)" in seen[1]

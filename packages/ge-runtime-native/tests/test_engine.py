@@ -39,10 +39,19 @@ def data(index: int, *shape: int | str, dtype: DataType = F) -> Tensor:
 # Random programs against numpy: nothing may be overwritten while somebody can see it
 
 _STEPS: dict[str, Callable[..., Any]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Maximum": np.maximum, "Neg": np.negative, "Abs": np.abs,
-    "Relu": lambda x: np.maximum(x, 0), "Tanh": np.tanh, "Square": np.square, "Transpose": lambda x: x.T.copy(),
-    "Identity": lambda x: x, "Round": np.rint,
-}  # fmt: skip
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Maximum": np.maximum,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Tanh": np.tanh,
+    "Square": np.square,
+    "Transpose": lambda x: x.T.copy(),
+    "Identity": lambda x: x,
+    "Round": np.rint,
+}
 
 
 def _random_program(rng: random.Random, size: int) -> tuple[Graph, Callable[[list[Any]], list[Any]]]:

@@ -28,9 +28,22 @@ from ge_runtime.cpu import Call, CpuEngine, registry
 
 F, I64 = DataType.DT_FLOAT, DataType.DT_INT64
 HOSTILE = (
-    "n\n    pass\nimport os; os.mkdir('pwned')\ndef program(i0, *a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os",
-    "a\x0cb", "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del",
-)  # fmt: skip
+    "n\n    pass\nimport os; os.mkdir('pwned')\ndef program(i0, *a):\n    #",
+    '\'"""',
+    "'''",
+    "end\\",
+    "a\rimport os",
+    "a\x0cb",
+    "a\u2028b",
+    "a\x00b",
+    "</script>",
+    "=cmd",
+    "../x",
+    "x" * 10_000,
+    "a\u202eb",
+    "a\ud800b",
+    "del",
+)
 
 
 def _graph(build: Callable[[], Any], name: str = "g") -> Graph:
@@ -110,9 +123,22 @@ def test_results_beyond_memory_are_refused(case: str) -> None:
 
 
 _WRONG = [
-    "text", None, 1j, 2**70, 1.5, float("nan"), np.array([object()]), np.array(["a"]), np.array(2**63, np.uint64),
-    torch.ones(1), torch.eye(2).to_sparse(), torch.empty((), dtype=torch.int64, device="meta"), [1], {}, object(),
-]  # fmt: skip
+    "text",
+    None,
+    1j,
+    2**70,
+    1.5,
+    float("nan"),
+    np.array([object()]),
+    np.array(["a"]),
+    np.array(2**63, np.uint64),
+    torch.ones(1),
+    torch.eye(2).to_sparse(),
+    torch.empty((), dtype=torch.int64, device="meta"),
+    [1],
+    {},
+    object(),
+]
 
 
 @pytest.mark.parametrize("value", _WRONG, ids=[f"{type(v).__name__}{i}" for i, v in enumerate(_WRONG)])

@@ -36,8 +36,9 @@ def of_hif8() -> list[float]:
             m = int(bits[4:], 2)
             numbers.append(2.0 ** (m - 23) if m else 0.0)
             continue
-        prefix, stored = next((p, n) for p, n in (("0001", -1), ("001", 0), ("01", 1), ("10", 2), ("11", 3))
-                              if bits.startswith(p))  # fmt: skip
+        prefix, stored = next(
+            (p, n) for p, n in (("0001", -1), ("001", 0), ("01", 1), ("10", 2), ("11", 3)) if bits.startswith(p)
+        )
         rest = bits[len(prefix) :]
         e = 0
         if stored >= 0:
@@ -103,8 +104,9 @@ def operands(kind: DataType) -> np.ndarray:
     ties = ((values[1:] + values[:-1]) / 2).astype(np.float32)
     beside = [np.nextafter(ties, np.float32(s * np.inf), dtype=np.float32) for s in (1, -1)]
     positive = np.concatenate([values.astype(np.float32), ties, *beside])
-    return np.concatenate([half, bf16, anything, near * rng.choice([-1, 1], near.size).astype(np.float32),
-                           positive, -positive])  # fmt: skip
+    return np.concatenate(
+        [half, bf16, anything, near * rng.choice([-1, 1], near.size).astype(np.float32), positive, -positive]
+    )
 
 
 def bits(x: np.ndarray) -> np.ndarray:

@@ -30,11 +30,25 @@ def _trunc(a: Any, b: Any) -> Any:
 
 # Operator to numpy function: wraps like the machine, and rounds as the operator says.
 _BINARY: dict[str, Callable[..., Any]] = {
-    "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod, "Div": np.floor_divide, "Mod": np.fmod, "TruncateDiv": _trunc, "RealDiv": _trunc,
-    "Maximum": np.maximum, "Minimum": np.minimum, "Less": np.less, "LessEqual": np.less_equal, "Greater": np.greater,
-    "GreaterEqual": np.greater_equal, "Equal": np.equal, "NotEqual": np.not_equal,
-}  # fmt: skip
+    "Add": np.add,
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "Div": np.floor_divide,
+    "Mod": np.fmod,
+    "TruncateDiv": _trunc,
+    "RealDiv": _trunc,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "Less": np.less,
+    "LessEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterEqual": np.greater_equal,
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+}
 _UNARY: dict[str, Callable[..., Any]] = {"Neg": np.negative, "Abs": np.abs}
 
 

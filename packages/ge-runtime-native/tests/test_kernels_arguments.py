@@ -25,8 +25,13 @@ REFUSED_WHEN_GIVEN = {
     "MaxPoolWithArgmaxV1": {"dtype"},
     "MoeDistributeCombine": {"activation_scale", "group_list", "weight_scale"},
     "MoeDistributeCombineV2": {
-        "activation_scale", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "elastic_info",
-        "group_list", "weight_scale",
+        "activation_scale",
+        "const_expert_alpha_1",
+        "const_expert_alpha_2",
+        "const_expert_v",
+        "elastic_info",
+        "group_list",
+        "weight_scale",
     },
     "MoeDistributeDispatchV2": {"elastic_info"},
     "FlatQuant": {"group_list"},
@@ -36,7 +41,7 @@ REFUSED_WHEN_GIVEN = {
     "RingAttentionUpdate": {"actual_seq_qlen"},
     "ScatterPaCache": {"compress_lens", "compress_seq_offset", "seq_lens"},
     "ScatterPaKvCache": {"compress_lens", "compress_seq_offset", "seq_lens"},
-}  # fmt: skip
+}
 
 
 # Ignored names that the newest release of the operator no longer has.

@@ -50,9 +50,11 @@ def attention(q, k, v, scale, hidden=None, bias=None, drop=None):
 def to_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
     """(B, N, S, D) as ``layout``, written out."""
     return {
-        "BNSD": lambda: x, "BSND": lambda: x.transpose(1, 2), "BSH": lambda: x.transpose(1, 2).flatten(2),
+        "BNSD": lambda: x,
+        "BSND": lambda: x.transpose(1, 2),
+        "BSH": lambda: x.transpose(1, 2).flatten(2),
         "SBH": lambda: x.permute(2, 0, 1, 3).flatten(2),
-    }[layout]().contiguous()  # fmt: skip
+    }[layout]().contiguous()
 
 
 def qkv(heads=4, kv=2, sq=5, skv=7, d=8, dtype=F32, batch=2):
@@ -318,9 +320,25 @@ def test_flash_attention_packed_sequences(run):
     )
     dy = rand(9, 4, 8, seed=3)
     grads = run(
-        "FlashAttentionScoreGrad", q, k, v, dy, None, None, None, None, mx, sm, None, out, None, ends, kv_ends,
-        head_num=4, input_layout="TND",
-    )  # fmt: skip
+        "FlashAttentionScoreGrad",
+        q,
+        k,
+        v,
+        dy,
+        None,
+        None,
+        None,
+        None,
+        mx,
+        sm,
+        None,
+        out,
+        None,
+        ends,
+        kv_ends,
+        head_num=4,
+        input_layout="TND",
+    )
     assert tuple(mx.shape) == (9, 4, 8)
     for a, b, c, d in ((0, 4, 0, 5), (4, 9, 5, 12)):
         parts = [f64(t).transpose(1, 0, 2)[None] for t in (q[a:b], k[c:d], v[c:d])]

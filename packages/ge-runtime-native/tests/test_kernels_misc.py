@@ -46,13 +46,15 @@ FROM_INPUT = {  # operator: (formula, operands from (dy, x), attributes)
     "GeluGradV2": (lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))), lambda d, x: (d, x), {}),
     "GeluGrad": (
         lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-        lambda d, x: (d, x, x), {},
+        lambda d, x: (d, x, x),
+        {},
     ),
     "FastGeluGrad": (lambda x: x / (1 + torch.exp(-1.702 * x)), lambda d, x: (d, x), {}),
     "SwishGrad": (lambda x: x / (1 + torch.exp(-1.5 * x)), lambda d, x: (d, x, x), {"scale": 1.5}),
     "SiluGrad": (lambda x: x / (1 + torch.exp(-x)), lambda d, x: (d, x), {}),
     "EluGradV2": (
-        lambda x: torch.where(x > 0, 1.1 * x, 1.1 * 0.7 * (torch.exp(1.3 * x) - 1)), lambda d, x: (d, x),
+        lambda x: torch.where(x > 0, 1.1 * x, 1.1 * 0.7 * (torch.exp(1.3 * x) - 1)),
+        lambda d, x: (d, x),
         {"alpha": 0.7, "scale": 1.1, "input_scale": 1.3},
     ),
     "HardSwishGrad": (lambda x: x * torch.clamp(x + 3, 0, 6) / 6, lambda d, x: (d, x), {}),
@@ -64,12 +66,14 @@ FROM_INPUT = {  # operator: (formula, operands from (dy, x), attributes)
     "LogSigmoidGrad": (lambda x: -torch.log1p(torch.exp(-x)), lambda d, x: (d, x), {}),
     "HardShrinkGrad": (lambda x: x * (x.abs() > 0.5), lambda d, x: (d, x), {}),
     "SoftShrinkGrad": (
-        lambda x: torch.sign(x) * torch.clamp(x.abs() - 0.4, min=0), lambda d, x: (d, x), {"lambd": 0.4},
+        lambda x: torch.sign(x) * torch.clamp(x.abs() - 0.4, min=0),
+        lambda d, x: (d, x),
+        {"lambd": 0.4},
     ),
     "SoftsignGrad": (lambda x: x / (1 + x.abs()), lambda d, x: (d, x), {}),
     "AbsGrad": (lambda x: x.abs(), lambda d, x: (x, d), {}),
     "AtanGrad": (torch.atan, lambda d, x: (x, d), {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", [F32, F16])
@@ -83,9 +87,12 @@ def test_gradients_from_the_input(run, op, dtype):
 
 
 FROM_OUTPUT = {
-    "SigmoidGrad": torch.sigmoid, "TanhGrad": torch.tanh, "SqrtGrad": torch.sqrt, "RsqrtGrad": torch.rsqrt,
+    "SigmoidGrad": torch.sigmoid,
+    "TanhGrad": torch.tanh,
+    "SqrtGrad": torch.sqrt,
+    "RsqrtGrad": torch.rsqrt,
     "ReciprocalGrad": torch.reciprocal,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("op", FROM_OUTPUT)
@@ -125,15 +132,19 @@ def reduce(loss: torch.Tensor, reduction: str) -> torch.Tensor:
 PAIRS = {
     "Mse": ("MseLoss", "MseLossGrad", lambda p, t: (p - t) ** 2, {}),
     "SmoothL1": (
-        "SmoothL1LossV2", "SmoothL1LossGradV2",
-        lambda p, t: torch.where((p - t).abs() < 0.5, (p - t) ** 2, (p - t).abs() - 0.25), {"sigma": 0.5},
+        "SmoothL1LossV2",
+        "SmoothL1LossGradV2",
+        lambda p, t: torch.where((p - t).abs() < 0.5, (p - t) ** 2, (p - t).abs() - 0.25),
+        {"sigma": 0.5},
     ),
     "SoftMargin": ("SoftMarginLoss", "SoftMarginLossGrad", lambda p, t: torch.log1p(torch.exp(-p * t)), {}),
     "BceLogits": (
-        "SigmoidCrossEntropyWithLogitsV2", "SigmoidCrossEntropyWithLogitsGradV2",
-        lambda p, t: -t * torch.log(torch.sigmoid(p)) - (1 - t) * torch.log(1 - torch.sigmoid(p)), {},
+        "SigmoidCrossEntropyWithLogitsV2",
+        "SigmoidCrossEntropyWithLogitsGradV2",
+        lambda p, t: -t * torch.log(torch.sigmoid(p)) - (1 - t) * torch.log(1 - torch.sigmoid(p)),
+        {},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -89,10 +89,13 @@ def test_fused_matmul(run, kind):
     t = f64(a) @ f64(b)
     erf = np.vectorize(math.erf)
     want = {
-        "": t, "add": t + f64(x3), "mul": t * f64(x3), "relu": np.maximum(t, 0),
+        "": t,
+        "add": t + f64(x3),
+        "mul": t * f64(x3),
+        "relu": np.maximum(t, 0),
         "gelu_erf": 0.5 * t * (1 + erf(t / math.sqrt(2))),
         "gelu_tanh": 0.5 * t * (1 + np.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
-    }[kind]  # fmt: skip
+    }[kind]
     close(run("FusedMatMul", a, b, None, x3 if kind in ("add", "mul") else None, fused_op_type=kind), want)
 
 
@@ -278,9 +281,14 @@ def test_conv2d_transpose_sizes_and_bias(run):
 def test_conv2d_transpose_refuses_a_size_that_does_not_follow(run):
     with pytest.raises(EngineError, match="does not follow"):
         run(
-            "Conv2DTranspose", [1, 2, 12, 12], rand(1, 3, 4, 4, dtype=F16), rand(3, 2, 3, 3, dtype=F16),
-            strides=[1, 1, 2, 2], pads=[1, 1, 1, 1], data_format="NCHW",
-        )  # fmt: skip
+            "Conv2DTranspose",
+            [1, 2, 12, 12],
+            rand(1, 3, 4, 4, dtype=F16),
+            rand(3, 2, 3, 3, dtype=F16),
+            strides=[1, 1, 2, 2],
+            pads=[1, 1, 1, 1],
+            data_format="NCHW",
+        )
 
 
 @pytest.mark.parametrize(("layout", "axis"), [("NHWC", -1), ("NCHW", 1)])
@@ -388,9 +396,13 @@ def test_avg_pool_v2(run, dtype, pads, ceil, out, exclusive, divisor):
     k = [3, 2]
     want = avg_reference(f64(x), k, [2, 2], pads, out, exclusive, divisor, (7, 8))
     form = {
-        "ksize": [1, 1, *k], "strides": [1, 1, 2, 2], "pads": pads, "ceil_mode": ceil, "exclusive": exclusive,
+        "ksize": [1, 1, *k],
+        "strides": [1, 1, 2, 2],
+        "pads": pads,
+        "ceil_mode": ceil,
+        "exclusive": exclusive,
         "divisor_override": divisor,
-    }  # fmt: skip
+    }
     close(run("AvgPoolV2", x, **form), want)
 
 
@@ -594,12 +606,17 @@ def test_rms_norm_family(run, dtype):
     close(dg, (f64(dy) * xhat).sum((0, 1)), tol=1e-4)
 
 
-@pytest.mark.parametrize(("p", "fn"), [
-    (2.0, lambda a: np.sqrt((a**2).sum(1))), (1.0, lambda a: np.abs(a).sum(1)),
-    (3.0, lambda a: (np.abs(a) ** 3).sum(1) ** (1 / 3)),
-    (0.0, lambda a: (a != 0).sum(1).astype(float)), (2147483647.0, lambda a: np.abs(a).max(1)),
-    (-2147483648.0, lambda a: np.abs(a).min(1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("p", "fn"),
+    [
+        (2.0, lambda a: np.sqrt((a**2).sum(1))),
+        (1.0, lambda a: np.abs(a).sum(1)),
+        (3.0, lambda a: (np.abs(a) ** 3).sum(1) ** (1 / 3)),
+        (0.0, lambda a: (a != 0).sum(1).astype(float)),
+        (2147483647.0, lambda a: np.abs(a).max(1)),
+        (-2147483648.0, lambda a: np.abs(a).min(1)),
+    ],
+)
 def test_lp_norm_v2(run, p, fn):
     x = rand(4, 6, 2)
     close(run("LpNormV2", x, p=p, axes=[1], epsilon=0.0), fn(f64(x)))

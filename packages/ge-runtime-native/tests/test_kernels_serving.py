@@ -70,11 +70,21 @@ def test_packed_queries_read_pages(run, form, layout, causal):
     (kc, ks, table), (vc, vs, _) = pages(1), pages(2)
     extra = {"atten_mask": torch.ones(2048, 2048, dtype=torch.bool).triu(1), "sparse_mode": 3} if causal else {}
     got, lse = infer(
-        run, q if layout[0] == "T" else q.transpose(0, 1).contiguous(), stored(kc, form), stored(vc, form),
-        actual_seq_lengths=torch.tensor([2, 3, 6]), actual_seq_lengths_kv=torch.tensor(KV), block_table=table,
-        num_heads=HEADS, num_key_value_heads=GROUPS, scale=0.25, input_layout=layout, block_size=PAGE,
-        softmax_lse_flag=True, **extra,
-    )  # fmt: skip
+        run,
+        q if layout[0] == "T" else q.transpose(0, 1).contiguous(),
+        stored(kc, form),
+        stored(vc, form),
+        actual_seq_lengths=torch.tensor([2, 3, 6]),
+        actual_seq_lengths_kv=torch.tensor(KV),
+        block_table=table,
+        num_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        scale=0.25,
+        input_layout=layout,
+        block_size=PAGE,
+        softmax_lse_flag=True,
+        **extra,
+    )
     made = [loop(p.float(), k, v, 0.25, causal) for p, k, v in zip(q.split(LENGTHS), ks, vs)]
     want = torch.cat([m[0] for m in made])
     want = want.transpose(0, 1) if layout.endswith("NTD") else want
@@ -92,10 +102,19 @@ def test_dense_queries_with_rope_read_pages(run, layout):
         return {"BSH": x.flatten(2), "BSND": x, "BNSD": x.transpose(1, 2)}[read].contiguous()
 
     got, _ = infer(
-        run, given(q), stored(kc, "rows"), stored(vc, "rows"), actual_seq_lengths_kv=torch.tensor(KV),
-        block_table=table, query_rope=given(q_rope), key_rope=stored(rc, "rows"), num_heads=HEADS,
-        num_key_value_heads=GROUPS, scale=0.25, input_layout=layout,
-    )  # fmt: skip
+        run,
+        given(q),
+        stored(kc, "rows"),
+        stored(vc, "rows"),
+        actual_seq_lengths_kv=torch.tensor(KV),
+        block_table=table,
+        query_rope=given(q_rope),
+        key_rope=stored(rc, "rows"),
+        num_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        scale=0.25,
+        input_layout=layout,
+    )
     want = torch.stack(
         [
             loop(torch.cat((q[b], q_rope[b]), -1).float(), torch.cat((ks[b], rs[b]), -1), vs[b], 0.25)[0]
@@ -110,9 +129,18 @@ def test_a_sink_joins_the_sum(run):
     q, k, v = rand(5, HEADS, D).to(F16), rand(7, GROUPS, D, seed=1).to(F16), rand(7, GROUPS, D, seed=2).to(F16)
     sink = rand(HEADS, seed=3).to(torch.bfloat16)
     got, _ = infer(
-        run, q, k, v, actual_seq_lengths=torch.tensor([2, 5]), actual_seq_lengths_kv=torch.tensor([3, 7]),
-        learnable_sink=sink, num_heads=HEADS, num_key_value_heads=GROUPS, scale=0.25, input_layout="TND",
-    )  # fmt: skip
+        run,
+        q,
+        k,
+        v,
+        actual_seq_lengths=torch.tensor([2, 5]),
+        actual_seq_lengths_kv=torch.tensor([3, 7]),
+        learnable_sink=sink,
+        num_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        scale=0.25,
+        input_layout="TND",
+    )
     parts = [
         loop(q[a:b].float(), k[c:d].float(), v[c:d].float(), 0.25, sink=sink.float())[0]
         for a, b, c, d in ((0, 2, 0, 3), (2, 5, 3, 7))
@@ -121,8 +149,13 @@ def test_a_sink_joins_the_sum(run):
 
 
 SCALES = {
-    0: (GROUPS, D), 1: (3, 12), 2: (GROUPS,), 3: (3, GROUPS, 12), 4: (10, PAGE), 5: (10, GROUPS, PAGE),
-}  # fmt: skip
+    0: (GROUPS, D),
+    1: (3, 12),
+    2: (GROUPS,),
+    3: (3, GROUPS, 12),
+    4: (10, PAGE),
+    5: (10, GROUPS, PAGE),
+}
 
 
 @pytest.mark.parametrize("mode", SCALES)
@@ -134,11 +167,22 @@ def test_an_int8_cache_is_widened(run, mode):
     if mode in (0, 2):
         scale, offset = scale.to(F16), offset.to(F16)
     got, _ = infer(
-        run, q, stored(caches[0], "rows"), stored(caches[1], "rows"), actual_seq_lengths_kv=torch.tensor(KV),
-        block_table=table, key_antiquant_scale=scale, key_antiquant_offset=offset, value_antiquant_scale=scale,
-        value_antiquant_offset=offset, key_antiquant_mode=mode, value_antiquant_mode=mode, num_heads=HEADS,
-        num_key_value_heads=GROUPS, scale=0.25,
-    )  # fmt: skip
+        run,
+        q,
+        stored(caches[0], "rows"),
+        stored(caches[1], "rows"),
+        actual_seq_lengths_kv=torch.tensor(KV),
+        block_table=table,
+        key_antiquant_scale=scale,
+        key_antiquant_offset=offset,
+        value_antiquant_scale=scale,
+        value_antiquant_offset=offset,
+        key_antiquant_mode=mode,
+        value_antiquant_mode=mode,
+        num_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        scale=0.25,
+    )
     for b, n in enumerate(KV):
         sides = []
         for cache in caches:
@@ -173,10 +217,15 @@ def test_what_is_not_defined_is_refused(run, form):
     changed, reason = WRONG[form]
     (kc, _, table), (vc, _, _) = pages(1), pages(2)
     given = {
-        "actual_seq_lengths": torch.tensor([2, 3, 6]), "actual_seq_lengths_kv": torch.tensor(KV),
-        "block_table": table, "num_heads": HEADS, "num_key_value_heads": GROUPS, "input_layout": "TND",
-        "block_size": PAGE, **changed,
-    }  # fmt: skip
+        "actual_seq_lengths": torch.tensor([2, 3, 6]),
+        "actual_seq_lengths_kv": torch.tensor(KV),
+        "block_table": table,
+        "num_heads": HEADS,
+        "num_key_value_heads": GROUPS,
+        "input_layout": "TND",
+        "block_size": PAGE,
+        **changed,
+    }
     ports = ("actual_seq_lengths", "actual_seq_lengths_kv")
     given = {k: v for k, v in given.items() if v is not None or k not in ports}
     with pytest.raises(EngineError, match=reason) as caught:

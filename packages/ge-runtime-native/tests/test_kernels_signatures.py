@@ -33,25 +33,42 @@ FAMILIES = [
 # Attributes that not every toolkit has; the kernels' defaults are the meaning of those that lack them.
 NEWER = {
     "MoeGatingTopKSoftmaxV2": {"output_softmax"},
-    "BatchNorm": {"exponential_avg_factor"}, "BatchNorm3D": {"exponential_avg_factor"},
-    "DynamicQuantV2": {"is_symmetrical", "quant_mode"}, "GeluQuant": {"dst_type"}, "GroupNormSilu": {"activate_silu"},
-    "GroupedMatmul": {"act_type", "group_list_type"}, "GroupedMatmulFinalizeRouting": {"tuning_config"},
-    "QuantUpdateScatter": {"reciprocal_scale"}, "ResizeBicubic": {"scales"}, "ResizeBicubicGrad": {"scales"},
-    "ResizeBilinearV2": {"scales"}, "ResizeBilinearV2Grad": {"scales"}, "ResizeNearestNeighborV2": {"scales"},
+    "BatchNorm": {"exponential_avg_factor"},
+    "BatchNorm3D": {"exponential_avg_factor"},
+    "DynamicQuantV2": {"is_symmetrical", "quant_mode"},
+    "GeluQuant": {"dst_type"},
+    "GroupNormSilu": {"activate_silu"},
+    "GroupedMatmul": {"act_type", "group_list_type"},
+    "GroupedMatmulFinalizeRouting": {"tuning_config"},
+    "QuantUpdateScatter": {"reciprocal_scale"},
+    "ResizeBicubic": {"scales"},
+    "ResizeBicubicGrad": {"scales"},
+    "ResizeBilinearV2": {"scales"},
+    "ResizeBilinearV2Grad": {"scales"},
+    "ResizeNearestNeighborV2": {"scales"},
     "ResizeNearestNeighborV2Grad": {"scales"},
-}  # fmt: skip
+}
 
 # Attributes whose default alone is computed; the engine refuses any other value.
 DEFAULT_ONLY = {
-    "DequantSwigluQuant": {"activate_dim", "dst_type", "round_mode"}, "GeluQuant": {"round_mode"},
-    "QuantUpdateScatter": {"quant_axis", "round_mode"}, "ScatterPaKvCache": {"offsets", "strides"},
-    "FusedInferAttentionScore": {"query_quant_mode", "out_dtype", "pse_type"}, "ResizeD": {"exclude_outside"},
-    "ResizeGradD": {"exclude_outside"}, "AddRmsNormQuant": {"div_mode", "dst_type"}, "BatchNormGrad": {"output_mask"},
-    "ClippedSwiglu": {"clamp_mode"}, "DynamicQuantV2": {"dst_type_max"}, "FusedMatMul": {"inner_precise"},
+    "DequantSwigluQuant": {"activate_dim", "dst_type", "round_mode"},
+    "GeluQuant": {"round_mode"},
+    "QuantUpdateScatter": {"quant_axis", "round_mode"},
+    "ScatterPaKvCache": {"offsets", "strides"},
+    "FusedInferAttentionScore": {"query_quant_mode", "out_dtype", "pse_type"},
+    "ResizeD": {"exclude_outside"},
+    "ResizeGradD": {"exclude_outside"},
+    "AddRmsNormQuant": {"div_mode", "dst_type"},
+    "BatchNormGrad": {"output_mask"},
+    "ClippedSwiglu": {"clamp_mode"},
+    "DynamicQuantV2": {"dst_type_max"},
+    "FusedMatMul": {"inner_precise"},
     "FlashAttentionScore": {"offset", "out_dtype", "seed", "softmax_out_layout"},
-    "FlashAttentionScoreGrad": {"offset", "out_dtype", "seed", "softmax_in_layout"}, "LayerNormGradV3": {"output_mask"},
-    "QuantBatchMatmulV3": {"group_size"}, "RingAttentionUpdate": {"input_softmax_layout"},
-}  # fmt: skip
+    "FlashAttentionScoreGrad": {"offset", "out_dtype", "seed", "softmax_in_layout"},
+    "LayerNormGradV3": {"output_mask"},
+    "QuantBatchMatmulV3": {"group_size"},
+    "RingAttentionUpdate": {"input_softmax_layout"},
+}
 
 
 def kernels() -> dict[str, Kernel]:

@@ -73,12 +73,25 @@ CTC: dict[str, Any] = {"targets": [1, 2, 3, 3, 1], "inputs": [5, 5], "lengths": 
 @pytest.mark.parametrize(
     "change",
     [
-        {"targets": [1, 2, -1, 3, 1]}, {"targets": [1, 2, HUGE, 3, 1]}, {"targets": [1, 2, 4, 3, 1]},
-        {"lengths": [2, -1]}, {"lengths": [2, 4]}, {"lengths": [HUGE, 3]}, {"lengths": [2**62, 2**62]},
-        {"inputs": [5, 6]}, {"inputs": [-1, 5]}, {"inputs": [HUGE, 5]}, {"inputs": [5]}, {"lengths": [2, 3, 0]},
-        {"blank": 4}, {"blank": -1}, {"blank": HUGE}, {"targets": []}, {"targets": [[1, 2], [3, 1]]},
+        {"targets": [1, 2, -1, 3, 1]},
+        {"targets": [1, 2, HUGE, 3, 1]},
+        {"targets": [1, 2, 4, 3, 1]},
+        {"lengths": [2, -1]},
+        {"lengths": [2, 4]},
+        {"lengths": [HUGE, 3]},
+        {"lengths": [2**62, 2**62]},
+        {"inputs": [5, 6]},
+        {"inputs": [-1, 5]},
+        {"inputs": [HUGE, 5]},
+        {"inputs": [5]},
+        {"lengths": [2, 3, 0]},
+        {"blank": 4},
+        {"blank": -1},
+        {"blank": HUGE},
+        {"targets": []},
+        {"targets": [[1, 2], [3, 1]]},
     ],
-)  # fmt: skip
+)
 def test_targets_and_lengths_of_a_ctc_loss(run, change: dict[str, Any]) -> None:
     right = [torch.tensor(CTC[n]) for n in ("targets", "inputs", "lengths")]
     loss, alpha = run("CTCLossV2", PROBABILITIES, *right)

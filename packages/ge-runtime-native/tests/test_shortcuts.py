@@ -78,8 +78,9 @@ def attention(lengths=False, **attrs):
     with building(graph):
         if lengths:
             attrs |= {p: ge.Const(np.asarray([8])) for p in ("actual_seq_qlen", "actual_seq_kvlen")}
-        q, k, v = (ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(1, 2, 8, 16), node_name=n)
-                   for i, n in enumerate("qkv"))  # fmt: skip
+        q, k, v = (
+            ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(1, 2, 8, 16), node_name=n) for i, n in enumerate("qkv")
+        )
         y = ge.FlashAttentionScore(q, k, v, head_num=2, input_layout="BNSD", scale_value=0.25, **attrs)[3]
     graph.outputs = [y]
     return graph

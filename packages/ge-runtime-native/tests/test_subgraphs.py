@@ -50,9 +50,12 @@ def test_if(op, dtype, value, holds):
 
     def make(c, x):
         return getattr(ge, op)(
-            c, [x], then_branch=inner("t", lambda a: [ge.Mul(a, 2.0)], X), else_branch=inner("e", lambda a: [a], X),
+            c,
+            [x],
+            then_branch=inner("t", lambda a: [ge.Mul(a, 2.0)], X),
+            else_branch=inner("e", lambda a: [a], X),
             size_of_output=1,
-        )  # fmt: skip
+        )
 
     x = torch.tensor([1.0, 2.0])
     (found,) = thrice(compiled(make, (dtype, tuple(cond.shape)), X), cond, x)

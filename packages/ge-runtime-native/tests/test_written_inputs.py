@@ -18,9 +18,14 @@ from ge_graph.ir import Tensor
 from ge_runtime.cpu import CpuEngine
 
 _STEPS: dict[str, Callable[..., Any]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Neg": np.negative, "Square": np.square,
-    "Transpose": lambda x: x.T.copy(), "Identity": lambda x: x,
-}  # fmt: skip
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Square": np.square,
+    "Transpose": lambda x: x.T.copy(),
+    "Identity": lambda x: x,
+}
 
 
 def data(index: int, *shape: int | str) -> Tensor:

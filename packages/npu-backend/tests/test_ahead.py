@@ -70,7 +70,9 @@ MODELS = {
     "tree": Of(lambda m, x: {"a": (x + 1, [x.sum()]), "b": x.max(-1)}),
     "half": Of(lambda m, x: (x.half() * 2, x.to(torch.bfloat16) + 1)),
     "whole numbers": Of(lambda m, x: (x * 8).to(torch.int64) // 3),
-    "masks": Of(lambda m, x: torch.where(x > 0, x, 0), ),
+    "masks": Of(
+        lambda m, x: torch.where(x > 0, x, 0),
+    ),
     "sizes": Of(lambda m, x: x.new_zeros(x.shape[1], 2) + x.shape[0]),
     "a view": Of(lambda m, x: (x.transpose(0, 1), x[:, ::2], x)),
     "embedding": Of(lambda m, x: m.table((x[..., 0] * 3).long().abs() % 5), table=nn.Embedding(5, 6)),
@@ -81,9 +83,11 @@ MODELS = {
     "padded": Of(lambda m, x: nn.functional.pad(x, (0, 0, 1, 2), value=2.0).roll(1, 1)),
     "einsum": Of(lambda m, x: torch.einsum("bsd,btd->bst", x, x).softmax(-1)),
     "encoder": Of(lambda m, x: m.layer(x), layer=nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)),
-    "loop": Of(lambda m, x: functools.reduce(lambda h, w: (h @ w).tanh(), m.steps, x), steps=nn.ParameterList(
-        [torch.randn(8, 8, generator=torch.Generator().manual_seed(k)) for k in range(3)])),
-}  # fmt: skip
+    "loop": Of(
+        lambda m, x: functools.reduce(lambda h, w: (h @ w).tanh(), m.steps, x),
+        steps=nn.ParameterList([torch.randn(8, 8, generator=torch.Generator().manual_seed(k)) for k in range(3)]),
+    ),
+}
 MODES = {"GE": torchair.CompilerConfig, "captured": lambda: captured_config({})}
 
 

@@ -74,10 +74,14 @@ PAIRS = {
     "sub": (lambda x, y: (x - y).sin(), lambda x, y: torch.sub(x, y, alpha=3).sin(), [x, y]),
     "add_number": (lambda x: (x + 2).sin(), lambda x: torch.add(x, 2, alpha=3).sin(), [x]),
     "addmm": (
-        lambda x, y: torch.addmm(x, x, y).sin(), lambda x, y: torch.addmm(x, x, y, beta=2, alpha=3).sin(), [x, y]
+        lambda x, y: torch.addmm(x, x, y).sin(),
+        lambda x, y: torch.addmm(x, x, y, beta=2, alpha=3).sin(),
+        [x, y],
     ),
     "baddbmm": (
-        lambda x: torch.baddbmm(x, x, x).sin(), lambda x: torch.baddbmm(x, x, x, beta=2).sin(), [torch.randn(2, 3, 3)]
+        lambda x: torch.baddbmm(x, x, x).sin(),
+        lambda x: torch.baddbmm(x, x, x, beta=2).sin(),
+        [torch.randn(2, 3, 3)],
     ),
     "div": (lambda x, y: (x / y).sin(), lambda x, y: torch.div(x, y, rounding_mode="floor").sin(), [x, y]),
     "clamp": (lambda x: torch.clamp(x, -1).sin(), lambda x: torch.clamp(x, -1, 1).sin(), [x]),
@@ -85,11 +89,12 @@ PAIRS = {
     "cumsum": (lambda x: x.cumsum(1).sin(), lambda x: x.cumsum(1, dtype=torch.float64).sin(), [x]),
     "attention": (
         lambda x: F.scaled_dot_product_attention(x, x, x).sin(),
-        lambda x: F.scaled_dot_product_attention(x, x, x, scale=3.0).sin(), [torch.randn(1, 2, 4, 8)],
+        lambda x: F.scaled_dot_product_attention(x, x, x, scale=3.0).sin(),
+        [torch.randn(1, 2, 4, 8)],
     ),
     "leaky_relu": (lambda x: F.leaky_relu(x).sin(), lambda x: F.leaky_relu(x, 0.5).sin(), [x]),
     "round": (lambda x: x.round().sin(), lambda x: x.round(decimals=1).sin(), [x]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -138,9 +143,11 @@ def test_a_pattern_object_with_its_defaults_written_out():
 
     inner = CallFunction(aten.sum.dim_IntList, KeywordArg("x"), [1], False, dtype=None)
     torchair.register_replacement(
-        search, lambda x: x.sum(1) * 0 + 7, [torch.randn(4, 4)],
+        search,
+        lambda x: x.sum(1) * 0 + 7,
+        [torch.randn(4, 4)],
         search_fn_pattern=CallFunction(aten.sin.default, inner),
-    )  # fmt: skip
+    )
     backend = torchair.get_npu_backend()
     assert (torch.compile(search, backend=backend)(x) == 7).all()
     torch._dynamo.reset()

@@ -66,7 +66,9 @@ CASES = {
     ),
     "embedding_bag with offsets": (
         lambda w, **kwargs: F.embedding_bag(
-            torch.tensor([1, 2, 2, 0, 1, 5]), w, torch.tensor([0, 2, 2, 6 if kwargs["include_last_offset"] else 5]),
+            torch.tensor([1, 2, 2, 0, 1, 5]),
+            w,
+            torch.tensor([0, 2, 2, 6 if kwargs["include_last_offset"] else 5]),
             **kwargs,
         ),
         [numbers(6, 3)],
@@ -105,11 +107,15 @@ CASES = {
         choices(**REDUCED, p=[1, 2], margin=[1.0, 0.4]),
     ),
     "ctc_loss": (
-        ctc, [numbers(8, 3, 5)], choices(blank=[0, 2], reduction=["none", "mean", "sum"], zero_infinity=[False, True]),
+        ctc,
+        [numbers(8, 3, 5)],
+        choices(blank=[0, 2], reduction=["none", "mean", "sum"], zero_infinity=[False, True]),
     ),
     "huber_loss": (loss(F.huber_loss), [LOGITS, numbers(6, 5, seed=1)], choices(**REDUCED, delta=[1.0, 0.3])),
     "smooth_l1_loss": (
-        loss(F.smooth_l1_loss), [LOGITS, numbers(6, 5, seed=1)], choices(**REDUCED, beta=[1.0, 0.3, 0.0]),
+        loss(F.smooth_l1_loss),
+        [LOGITS, numbers(6, 5, seed=1)],
+        choices(**REDUCED, beta=[1.0, 0.3, 0.0]),
     ),
     "kl_div": (
         lambda x, y, **kwargs: F.kl_div(x, y if kwargs["log_target"] else y.exp(), **kwargs),
@@ -122,9 +128,7 @@ CASES = {
         choices(**REDUCED, log_input=[False, True], full=[False, True]),
     ),
     "binary_cross_entropy_with_logits": (
-        lambda x, **kwargs: F.binary_cross_entropy_with_logits(
-            x, SHARES, WEIGHTS, pos_weight=POSITIVE, **kwargs
-        ),
+        lambda x, **kwargs: F.binary_cross_entropy_with_logits(x, SHARES, WEIGHTS, pos_weight=POSITIVE, **kwargs),
         [LOGITS],
         choices(**REDUCED),
     ),
@@ -137,7 +141,10 @@ CASES = {
         lambda x, **kwargs: F.avg_pool2d(x, 3, **kwargs),
         [IMAGE],
         choices(
-            stride=[2, 3], padding=[0, 1], ceil_mode=[False, True], count_include_pad=[False, True],
+            stride=[2, 3],
+            padding=[0, 1],
+            ceil_mode=[False, True],
+            count_include_pad=[False, True],
             divisor_override=[None, 5],
         ),
     ),
@@ -156,27 +163,34 @@ CASES = {
         [IMAGE],
         choices(stride=[2, 3], padding=[0, 1], dilation=[1, 2], ceil_mode=[False, True]),
     ),
-    "lp_pool2d": (lambda x, **kwargs: F.lp_pool2d(x.abs() + 0.1, kernel_size=2, **kwargs), [IMAGE],
-                  choices(norm_type=[1, 2, 3], ceil_mode=[False, True])),
+    "lp_pool2d": (
+        lambda x, **kwargs: F.lp_pool2d(x.abs() + 0.1, kernel_size=2, **kwargs),
+        [IMAGE],
+        choices(norm_type=[1, 2, 3], ceil_mode=[False, True]),
+    ),
     "interpolate in lines": (
         lambda x, **kwargs: F.interpolate(x, **kwargs),
         [IMAGE],
         choices(mode=["bilinear", "bicubic"], size=[(4, 5), (10, 13)], align_corners=[False, True])
-        + choices(mode=["bilinear"], scale_factor=[1.7], align_corners=[False, True],
-                  recompute_scale_factor=[False, True]),
+        + choices(
+            mode=["bilinear"], scale_factor=[1.7], align_corners=[False, True], recompute_scale_factor=[False, True]
+        ),
     ),
     "interpolate by nearest": (
-        lambda x, **kwargs: F.interpolate(x, **kwargs), [IMAGE],
+        lambda x, **kwargs: F.interpolate(x, **kwargs),
+        [IMAGE],
         choices(mode=["nearest", "nearest-exact", "area"], size=[(4, 5), (10, 13)]),
     ),
     "grid_sample": (
         F.grid_sample,
         [IMAGE, GRID],
-        choices(mode=["bilinear", "nearest"], padding_mode=["zeros", "border", "reflection"],
-                align_corners=[False, True]),
+        choices(
+            mode=["bilinear", "nearest"], padding_mode=["zeros", "border", "reflection"], align_corners=[False, True]
+        ),
     ),
     "affine_grid": (
-        lambda t, **kwargs: F.affine_grid(t, (2, 3, 4, 5), **kwargs), [numbers(2, 2, 3)],
+        lambda t, **kwargs: F.affine_grid(t, (2, 3, 4, 5), **kwargs),
+        [numbers(2, 2, 3)],
         choices(align_corners=[False, True]),
     ),
     "batch_norm": (
@@ -185,10 +199,13 @@ CASES = {
         choices(momentum=[0.0, 0.3], track_running_stats=[False, True], training=[False, True], eps=[1e-5, 0.5]),
     ),
     "layer_norm": (
-        lambda x, w, **kwargs: F.layer_norm(x, (9,), w, **kwargs), [IMAGE, numbers(9)], choices(eps=[1e-5, 0.5]),
+        lambda x, w, **kwargs: F.layer_norm(x, (9,), w, **kwargs),
+        [IMAGE, numbers(9)],
+        choices(eps=[1e-5, 0.5]),
     ),
     "group_norm": (
-        lambda x, w, **kwargs: F.group_norm(x, weight=w, **kwargs), [IMAGE, numbers(4)],
+        lambda x, w, **kwargs: F.group_norm(x, weight=w, **kwargs),
+        [IMAGE, numbers(4)],
         choices(num_groups=[1, 2, 4], eps=[1e-5, 0.5]),
     ),
     "gelu": (F.gelu, [LOGITS], choices(approximate=["none", "tanh"])),
@@ -204,14 +221,16 @@ CASES = {
     "cumulative": (lambda x, dim: x.cumprod(dim) + x.logcumsumexp(dim), [LOGITS], choices(dim=[0, 1, -1])),
     "renorm": (torch.renorm, [LOGITS], choices(p=[1, 2], dim=[0, 1], maxnorm=[0.5, 2.0])),
     "fold": (
-        lambda x, **kwargs: F.fold(F.unfold(x, (2, 3), **kwargs).cos(), (7, 9), (2, 3), **kwargs), [IMAGE],
+        lambda x, **kwargs: F.fold(F.unfold(x, (2, 3), **kwargs).cos(), (7, 9), (2, 3), **kwargs),
+        [IMAGE],
         choices(dilation=[1, 2], padding=[0, 1], stride=[1, 2]),
     ),
     "conv_transpose2d": (
-        F.conv_transpose2d, [IMAGE, numbers(4, 2, 3, 3)],
+        F.conv_transpose2d,
+        [IMAGE, numbers(4, 2, 3, 3)],
         choices(stride=[2], padding=[0, 1], output_padding=[0, 1], groups=[1, 2], dilation=[1, 2]),
     ),
-}  # fmt: skip
+}
 
 
 def gradients(call, inputs, count):

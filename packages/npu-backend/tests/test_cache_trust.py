@@ -100,7 +100,7 @@ ATTACKS = {
     "a class that is no record": result({"record": [[__name__, "Trap"], []]}),
     "other fields": result({"record": [[__name__, "Harmless"], [["z", {"out": 0}]]]}),
     "a module as a result": result({"given": [["global", "os"]]}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -239,9 +239,10 @@ def to_another(path):
 
 
 GIFTS = {
-    to_everybody: "everybody may write it", to_a_group: "its group may write it",
+    to_everybody: "everybody may write it",
+    to_a_group: "its group may write it",
     to_another: "it belongs to user 12345",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("door", [through_torch_compile, fresh])
@@ -423,9 +424,13 @@ def test_artefacts_hold_for_what_they_were_traced_for():
                 call(rows, columns, a, b)
     one = torch.randn(6, 8)
     for wrong in (
-        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3),
+        (7, 8, one, one),
+        (6, 8, one, one[:5]),
+        (6, 8, one.double(), one),
+        (6, 8, one),
+        (6, 8, one, 3),
         (6, 8, one[0], one),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ArchiveError, match="GE5040"):
             graph(*wrong)
 

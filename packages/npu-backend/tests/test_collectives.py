@@ -487,7 +487,15 @@ def test_no_converter_without_a_case():
     """They declare no forms, so the cases above are their only proof."""
     registered = {e.name.split(".")[1] for e in REGISTRY.entries() if e.name.startswith("_c10d") and not e.refuses}
     assert registered == {
-        "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce", "all_reduce_coalesced",
-        "all_to_all_single", "broadcast", "irecv", "isend", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_to_all_single",
+        "broadcast",
+        "irecv",
+        "isend",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
         "wait_tensor",
-    }  # fmt: skip
+    }

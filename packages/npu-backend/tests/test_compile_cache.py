@@ -50,9 +50,12 @@ class Decoder(torch.nn.Module):
         if flag:
             y = y + more[0] + named["z"]
         rest = {
-            "sizes": (x.shape[0], x.shape[0] * 2, 7, None, "a", y.dtype), "view": y.t(), "given": kv[0][0],
-            "pair": Pair(y + 1, [x]), "ordered": OrderedDict(a=y),
-        }  # fmt: skip
+            "sizes": (x.shape[0], x.shape[0] * 2, 7, None, "a", y.dtype),
+            "view": y.t(),
+            "given": kv[0][0],
+            "pair": Pair(y + 1, [x]),
+            "ordered": OrderedDict(a=y),
+        }
         return Output(y, (rest, kv))
 
 
@@ -228,15 +231,19 @@ BAD = {
         "is none that the function names",
     ),
     "output that is not there": (
-        resealed(lambda b: b["more"]["call"].__setitem__("result", {"out": 99})), "output 99 of",
+        resealed(lambda b: b["more"]["call"].__setitem__("result", {"out": 99})),
+        "output 99 of",
     ),
     "operator that is not a view": (
-        resealed(lambda b: b["binding"].__setitem__(
-            "views", [{"node": 9, "target": "aten.add_.Tensor", "args": [], "kwargs": {}}])),
+        resealed(
+            lambda b: b["binding"].__setitem__(
+                "views", [{"node": 9, "target": "aten.add_.Tensor", "args": [], "kwargs": {}}]
+            )
+        ),
         "GE5021",
     ),
     "binding that is none": (resealed(lambda b: b.__setitem__("binding", 3)), "GE5021"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -375,12 +375,16 @@ ELSEWHERE = {
     "debug.aclgraph.clone_output": ("aclgraph_config.clone_output", True),
     "experimental_config.aclgraph._aclnn_static_shape_kernel": ("aclgraph_config.static_kernel_compile", True),
     "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": (
-        "aclgraph_config._aclnn_static_shape_kernel_build_dir", "./"),
+        "aclgraph_config._aclnn_static_shape_kernel_build_dir",
+        "./",
+    ),
     "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range": (
-        "aclgraph_config._vllm_aclnn_static_kernel_sym_range", [1, 2]),
+        "aclgraph_config._vllm_aclnn_static_kernel_sym_range",
+        [1, 2],
+    ),
     "experimental_config.aclgraph._super_kernel_optimize": ("aclgraph_config.super_kernel_optimize", True),
     "aclgraph_config.use_custom_pool": ("aclgraph_config.use_graph_pool", (0, 1)),
-}  # fmt: skip
+}
 OPPOSITE = {
     "debug.aclgraph.disable_reinplace_inplaceable_ops_pass": "aclgraph_config.inplace_pass",
     "debug.aclgraph.disable_reinplace_input_mutated_ops_pass": "aclgraph_config.input_inplace_pass",
@@ -455,9 +459,15 @@ def test_options_over_a_configuration(options, path, value):
 
 
 @pytest.mark.parametrize(
-    ("options", "code"), [({"nothing": 1}, "GE1001"), ({"clone_input": 3}, "GE1002"), (3, "GE1011"), ({3: 4}, "GE1011"),
-                          ({"type": "txt"}, "GE1001")],
-)  # fmt: skip
+    ("options", "code"),
+    [
+        ({"nothing": 1}, "GE1001"),
+        ({"clone_input": 3}, "GE1002"),
+        (3, "GE1011"),
+        ({3: 4}, "GE1011"),
+        ({"type": "txt"}, "GE1001"),
+    ],
+)
 def test_wrong_options_over_a_configuration(options, code):
     with pytest.raises(ConfigError, match=code):
         with_options(CompilerConfig(), options)

@@ -180,11 +180,41 @@ def test_a_helper_in_another_module(made, monkeypatch):
 
 def test_values_and_their_types():
     values = [
-        None, 0, 1, True, 1.0, -0.0, 0.0, math.nan, "1", b"1", (1,), [1], {1}, frozenset((1,)), {1: 1}, {"1": 1},
-        torch.float32, torch.ones(1), torch.ones(1, 1), torch.ones(1).long(), np.ones(1), np.ones(1, "i4"), len,
-        math.sin, torch.nn.ReLU, torch.nn.ReLU(), torch.nn.Linear(1, 2), torch.nn.functional.relu,
-        torch.ops.aten.relu.default, torch.ops.aten.relu, range(3), slice(1), functools.partial(len), "a".join,
-    ]  # fmt: skip
+        None,
+        0,
+        1,
+        True,
+        1.0,
+        -0.0,
+        0.0,
+        math.nan,
+        "1",
+        b"1",
+        (1,),
+        [1],
+        {1},
+        frozenset((1,)),
+        {1: 1},
+        {"1": 1},
+        torch.float32,
+        torch.ones(1),
+        torch.ones(1, 1),
+        torch.ones(1).long(),
+        np.ones(1),
+        np.ones(1, "i4"),
+        len,
+        math.sin,
+        torch.nn.ReLU,
+        torch.nn.ReLU(),
+        torch.nn.Linear(1, 2),
+        torch.nn.functional.relu,
+        torch.ops.aten.relu.default,
+        torch.ops.aten.relu,
+        range(3),
+        slice(1),
+        functools.partial(len),
+        "a".join,
+    ]
     assert len({content_of(v) for v in values}) == len(values)
 
 

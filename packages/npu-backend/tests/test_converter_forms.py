@@ -204,11 +204,19 @@ def test_attributes_of_every_kind():
     op.attr["none"].list.val_type = 3
     values = {name: (a.value().kind, a.value().value) for name, a in op.attr.items()}
     assert values == {
-        "s": (Kind.STRING, "text"), "i": (Kind.INT, 3), "f": (Kind.FLOAT, 0.5), "b": (Kind.BOOL, True),
-        "t": (Kind.TYPE, DataType.DT_BOOL), "ls": (Kind.LIST_STRING, ("a", "b")), "li": (Kind.LIST_INT, (1, 2)),
-        "lf": (Kind.LIST_FLOAT, (0.5,)), "lb": (Kind.LIST_BOOL, (True,)), "ll": (Kind.LIST_LIST_INT, ((1, 2),)),
-        "lg": (Kind.LIST_LIST_FLOAT, ((1.5,),)), "none": (Kind.LIST_FLOAT, ()),
-    }  # fmt: skip
+        "s": (Kind.STRING, "text"),
+        "i": (Kind.INT, 3),
+        "f": (Kind.FLOAT, 0.5),
+        "b": (Kind.BOOL, True),
+        "t": (Kind.TYPE, DataType.DT_BOOL),
+        "ls": (Kind.LIST_STRING, ("a", "b")),
+        "li": (Kind.LIST_INT, (1, 2)),
+        "lf": (Kind.LIST_FLOAT, (0.5,)),
+        "lb": (Kind.LIST_BOOL, (True,)),
+        "ll": (Kind.LIST_LIST_INT, ((1, 2),)),
+        "lg": (Kind.LIST_LIST_FLOAT, ((1.5,),)),
+        "none": (Kind.LIST_FLOAT, ()),
+    }
 
 
 # -- parameters ------------------------------------------------------------------------------------------------------
@@ -219,13 +227,15 @@ PARAMETERS = {
     "keyword-only left out": (lambda x, k=1.0, meta_outputs=None: ge.Mul(x, k), {}, "no parameter for 'mode'"),
     "keyword by position": (lambda x, k=1.0, mode=0, meta_outputs=None: ge.Mul(x, k), {}, "'mode' by name"),
     "extra with a default": (
-        lambda x, k=1.0, *, mode=0, out=None, flag=3, meta_outputs=None: ge.Mul(x, k), {}, "further parameters 'flag'",
+        lambda x, k=1.0, *, mode=0, out=None, flag=3, meta_outputs=None: ge.Mul(x, k),
+        {},
+        "further parameters 'flag'",
     ),
     "positional as keyword": (lambda x, *, k=1.0, mode=0, meta_outputs=None: ge.Mul(x, k), {}, "'k' by name"),
     "anything": (lambda *args, **kwargs: ge.Mul(args[0], args[1]), {}, ""),
     "no meta_outputs": (lambda x, k=1.0, *, mode=0: ge.Mul(x, k), {}, ""),
     "as the schema": (lambda x, k=1.0, *, mode=0, meta_outputs=None: ge.Mul(x, k), {}, ""),
-}  # fmt: skip
+}
 COUNT = iter(range(1000))
 
 
@@ -325,11 +335,16 @@ def test_described_operator():
     @register_fx_node_ge_converter(op)
     def converter(x, k, meta_outputs=None):
         return ge_op(
-            op_type="FormsDescribed", inputs={"x": x}, attrs={"k": attr.Float(k), "mode": attr.String("rint")},
+            op_type="FormsDescribed",
+            inputs={"x": x},
+            attrs={"k": attr.Float(k), "mode": attr.String("rint")},
             outputs=["y"],
-            ir=IrDef("FormsDescribed").input("x", "DT_FLOAT, DT_FLOAT16").attr("k", attr.Float(1.0))
-            .attr("mode", attr.Str("rint")).output("y", "DT_FLOAT, DT_FLOAT16"),
-        )  # fmt: skip
+            ir=IrDef("FormsDescribed")
+            .input("x", "DT_FLOAT, DT_FLOAT16")
+            .attr("k", attr.Float(1.0))
+            .attr("mode", attr.Str("rint"))
+            .output("y", "DT_FLOAT, DT_FLOAT16"),
+        )
 
     graph = graph_of(op, torch.randn(3), 2.0)
     assert [n.op for n in graph.nodes if n.op != "Data"] == ["FormsDescribed"]
@@ -347,9 +362,11 @@ def test_operator_without_schema(monkeypatch):
     @register_fx_node_ge_converter(op)
     def converter(a, b=None, k=1, meta_outputs=None):
         return torchair.ge.custom_op(
-            "FormsUnknown", inputs={"a": a, "b": b}, outputs=["y", "z"],
+            "FormsUnknown",
+            inputs={"a": a, "b": b},
+            outputs=["y", "z"],
             attrs={"k": attr.Int(k), "dst": attr.DataType(torch_dtype_value_to_ge_proto_type(torch.bool))},
-        )  # fmt: skip
+        )
 
     x = torch.randn(3)
     for b in (None, torch.ones(2, dtype=torch.int64)):

@@ -68,8 +68,10 @@ def test_the_documented_example(mode, place, recording):
     labels = {n.op: n.attr("_user_stream_label") for n in seen.last_graph().nodes}
     assert labels["Abs"] == "stream_1"
     assert labels["Sub"] is None
-    assert any(n.attr("_user_stream_label") == "stream_1" and n.op.startswith(("MatMul", "BatchMatMul"))
-               for n in seen.last_graph().nodes)  # fmt: skip
+    assert any(
+        n.attr("_user_stream_label") == "stream_1" and n.op.startswith(("MatMul", "BatchMatMul"))
+        for n in seen.last_graph().nodes
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -36,10 +36,14 @@ def graph(function):
 def subject(**changes):
     model = Net()
     known = Subject(
-        torchair.CompilerConfig(), graph(lambda x: torch.relu(x)), [torch.ones(2)],
-        {torch.ops.aten.relu.default: torch.clamp_min}, Method(Net.forward, (model,), True, ("tp None",)), "",
+        torchair.CompilerConfig(),
+        graph(lambda x: torch.relu(x)),
+        [torch.ones(2)],
+        {torch.ops.aten.relu.default: torch.clamp_min},
+        Method(Net.forward, (model,), True, ("tp None",)),
+        "",
         Rank(0, 1),
-    )  # fmt: skip
+    )
     return dataclasses.replace(known, **changes)
 
 
@@ -95,9 +99,18 @@ CHANGES = {
     "python": lambda patch: patch.setattr(platform, "python_version", lambda: "9.9"),
     "torch": lambda patch: patch.setattr(torch, "__version__", "9.9"),
     "torch_npu": version_of("torch-npu"),
-    **{name: version_of(name) for name in (
-        "numpy", "sympy", "torchair", "ge-graph", "ge-converters", "ge-runtime-native", "tair-export",
-    )},
+    **{
+        name: version_of(name)
+        for name in (
+            "numpy",
+            "sympy",
+            "torchair",
+            "ge-graph",
+            "ge-converters",
+            "ge-runtime-native",
+            "tair-export",
+        )
+    },
     "code": lambda patch: patch.setattr(dependencies, "_own_files", lambda: ("other", 0.0)),
     "converters": a_converter,
     "operator schemas": a_schema,
@@ -115,7 +128,7 @@ CHANGES = {
     "source": lambda patch: changed_method(bound=(Net(2),)),
     "dynamic": lambda patch: changed_method(dynamic=False),
     "parallel": lambda patch: changed_method(parallel=("tp 1",)),
-}  # fmt: skip
+}
 TOGETHER = {"kernels": {"options"}}
 
 

@@ -39,14 +39,26 @@ def config_of(mode="max-autotune", **options):
     return made
 
 
-@pytest.mark.parametrize(("made", "idle"), [
-    (config_of(ge_config__oo_level="O1"), "ge_config.oo_level = 'O1' (acts on a device only)"),
-    (config_of(aclgraph_config__clone_output=True), "aclgraph_config.clone_output = True (mode max-autotune captures"),
-    (config_of("reduce-overhead", ge_config__oo_level="O1"), "oo_level = 'O1' (mode reduce-overhead makes no"),
-    (config_of("reduce-overhead", aclgraph_config__use_graph_pool=(1, 2)), "use_graph_pool = (1, 2) (acts on a device"),
-    (config_of(debug__run_eagerly=True, experimental_config__enable_ref_data=True), "enable_ref_data = True (the ATen"),
-    (config_of(export__export_name="x"), "export.export_name = 'x' (only dynamo_export looks at it)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "idle"),
+    [
+        (config_of(ge_config__oo_level="O1"), "ge_config.oo_level = 'O1' (acts on a device only)"),
+        (
+            config_of(aclgraph_config__clone_output=True),
+            "aclgraph_config.clone_output = True (mode max-autotune captures",
+        ),
+        (config_of("reduce-overhead", ge_config__oo_level="O1"), "oo_level = 'O1' (mode reduce-overhead makes no"),
+        (
+            config_of("reduce-overhead", aclgraph_config__use_graph_pool=(1, 2)),
+            "use_graph_pool = (1, 2) (acts on a device",
+        ),
+        (
+            config_of(debug__run_eagerly=True, experimental_config__enable_ref_data=True),
+            "enable_ref_data = True (the ATen",
+        ),
+        (config_of(export__export_name="x"), "export.export_name = 'x' (only dynamo_export looks at it)"),
+    ],
+)
 def test_an_idle_option_is_named_once_and_by_default(made, idle):
     run = compiled(made)
     (text,) = said(lambda: (run(torch.ones(2)), run(torch.ones(3))))
@@ -107,17 +119,23 @@ def test_options_of_a_compiler_that_is_not_called(options):
 @pytest.mark.slow
 def test_an_export_says_it_too(tmp_path):
     made = config_of(ge_config__oo_level="O1", aclgraph_config__clone_output=True)
-    (text,) = said(lambda: torchair.dynamo_export(
-        torch.ones(2), model=torch.nn.ReLU(), export_path=str(tmp_path / "e"), config=made
-    ))  # fmt: skip
+    (text,) = said(
+        lambda: torchair.dynamo_export(
+            torch.ones(2), model=torch.nn.ReLU(), export_path=str(tmp_path / "e"), config=made
+        )
+    )
     assert "oo_level = 'O1' (an exported graph carries no engine options)" in text
     assert "clone_output = True (an export captures nothing)" in text
 
 
-@pytest.mark.parametrize("made", [
-    config_of(), config_of("reduce-overhead", aclgraph_config__clone_output=True),
-    config_of(experimental_config__enable_ref_data=True, debug__run_eagerly=False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        config_of(),
+        config_of("reduce-overhead", aclgraph_config__clone_output=True),
+        config_of(experimental_config__enable_ref_data=True, debug__run_eagerly=False),
+    ],
+)
 def test_options_that_act_are_not_named(made):
     assert not said(lambda: compiled(made)(torch.ones(2)))
 

@@ -107,7 +107,10 @@ CASES = {
     "attention by a quotient": (divided_attention, [(2, 5, 16), (2, 7, 16), (2, 7, 16)], ["FlashAttentionScore"], ALL),
     "masked attention": (masked_attention, _ROWS, ["FlashAttentionScore"], (torch.float32, torch.bfloat16)),
     "grouped attention": (
-        grouped_attention, [(2, 5, 16), (2, 5, 8), (2, 5, 8)], ["FlashAttentionScore"], ALL,
+        grouped_attention,
+        [(2, 5, 16), (2, 5, 8), (2, 5, 8)],
+        ["FlashAttentionScore"],
+        ALL,
     ),
     "gelu by tanh": (new_gelu, [(3, 5)], ["Gelu"], ALL),
     "SwiGLU": (swiglu, [(3, 8)], ["SwiGlu"], ALL),
@@ -117,7 +120,7 @@ CASES = {
     "layer norm of a sum": (add_layer_norm, [(2, 5, 16), (2, 5, 16), (16,)], ["AddLayerNorm"], (torch.float32,)),
     "routing": (routing, [(6, 8)], ["MoeGatingTopKSoftmax"], (torch.float32,)),
     "renormalised routing": (renormalised_routing, [(6, 8)], ["MoeGatingTopKSoftmaxV2"], (torch.float32,)),
-}  # fmt: skip
+}
 TYPED = [(case, dtype) for case, (*_, dtypes) in CASES.items() for dtype in dtypes]
 FUSED = {op for _, _, ops, _ in CASES.values() for op in ops}
 
@@ -230,9 +233,17 @@ def wider_sum(q, k, v):
 
 @pytest.mark.parametrize(
     "fn",
-    [read_twice, other_rotation, wrong_half, other_constant, gate_of_another,
-     least_shares, shares_of_another_axis, wider_sum],
-)  # fmt: skip
+    [
+        read_twice,
+        other_rotation,
+        wrong_half,
+        other_constant,
+        gate_of_another,
+        least_shares,
+        shares_of_another_axis,
+        wider_sum,
+    ],
+)
 def test_what_is_another_function_is_not_fused(fn, recording):
     inputs = _inputs(_ROWS, torch.float32)
     with recording() as seen, torch.no_grad():
@@ -282,10 +293,13 @@ _TABLE = {name: torch.tensor(column).unsqueeze(1).expand(5, 4).contiguous() for 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     ("fn", "given"),
-    [(hidden_by_infinity, {"": ()}), (two_least_masks, {"": ()}),
-     (slopes, {"slopes": (torch.tensor(-0.5),), "slopes without end": (torch.tensor(INF),)}),
-     (table_of_positions, {name: (table,) for name, table in _TABLE.items()})],
-)  # fmt: skip
+    [
+        (hidden_by_infinity, {"": ()}),
+        (two_least_masks, {"": ()}),
+        (slopes, {"slopes": (torch.tensor(-0.5),), "slopes without end": (torch.tensor(INF),)}),
+        (table_of_positions, {name: (table,) for name, table in _TABLE.items()}),
+    ],
+)
 def test_attention_with_a_bias_that_nobody_knows_has_the_nans_of_eager(fn, given, dynamic, recording):
     """One graph, for nobody knows the bias while it is made."""
     inputs = _inputs(_ROWS, torch.float32)

@@ -227,17 +227,22 @@ def _scatter_caches_(key, value, key_cache, value_cache, slots):
 
 _WRITING = {
     "npu_scatter_nd_update(Tensor input, Tensor indices, Tensor updates) -> Tensor": _scatter_nd,
-    "npu_scatter_nd_update_(Tensor(a!) input, Tensor indices, Tensor updates) -> Tensor(a!)":
-        lambda cache, *more: cache.copy_(_scatter_nd(cache, *more)),
+    "npu_scatter_nd_update_(Tensor(a!) input, Tensor indices, Tensor updates) -> Tensor(a!)": lambda cache, *more: (
+        cache.copy_(_scatter_nd(cache, *more))
+    ),
     "npu_scatter_pa_kv_cache_functional(Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
     "Tensor slot_mapping) -> (Tensor, Tensor)": _scatter_caches,
     "npu_scatter_pa_kv_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
     "Tensor slot_mapping) -> ()": _scatter_caches_,
-    "npu_recurrent_gated_delta_rule_functional(Tensor query, Tensor state) -> (Tensor, Tensor)":
-        lambda query, state: (query * state.sum(), state + query.sum()),
-    "npu_recurrent_gated_delta_rule(Tensor query, Tensor(a!) state) -> Tensor":
-        lambda query, state: (query * state.sum(), state.add_(query.sum()))[0],
-}  # fmt: skip
+    "npu_recurrent_gated_delta_rule_functional(Tensor query, Tensor state) -> (Tensor, Tensor)": lambda query, state: (
+        query * state.sum(),
+        state + query.sum(),
+    ),
+    "npu_recurrent_gated_delta_rule(Tensor query, Tensor(a!) state) -> Tensor": lambda query, state: (
+        query * state.sum(),
+        state.add_(query.sum()),
+    )[0],
+}
 
 
 @pytest.fixture
@@ -314,9 +319,12 @@ def _same_twice(k, v, keys, values, slots):
         (_decode, 1, "npu.npu_scatter_pa_kv_cache.default"),
         (_one, 1, "npu.npu_scatter_nd_update_.default"),
         (_state, 1, "npu.npu_recurrent_gated_delta_rule.default"),
-        (_hands_out, 0, ""), (_reads_the_old, 0, ""), (_writes_one, 0, ""), (_same_twice, 0, ""),
+        (_hands_out, 0, ""),
+        (_reads_the_old, 0, ""),
+        (_writes_one, 0, ""),
+        (_same_twice, 0, ""),
     ],
-)  # fmt: skip
+)
 def test_operators_of_torch_npu_write_caches_where_they_lie(writing_ops, fn, edits, writer):
     def args():
         torch.manual_seed(0)
@@ -540,17 +548,27 @@ def test_rms_norm_in_training_keeps_what_backward_reads():
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 STEPS = (
-    lambda p, x: p[-1].clone(), lambda p, x: p[-1] + 1, lambda p, x: p[-1] * p[0],
+    lambda p, x: p[-1].clone(),
+    lambda p, x: p[-1] + 1,
+    lambda p, x: p[-1] * p[0],
     lambda p, x: p[-1].view(24).view(4, 6),
-    lambda p, x: p[-1].t().t(), lambda p, x: p[-1].relu(), lambda p, x: torch.cat([p[-1][:2].sin(), p[-1][2:].exp()]),
+    lambda p, x: p[-1].t().t(),
+    lambda p, x: p[-1].relu(),
+    lambda p, x: torch.cat([p[-1][:2].sin(), p[-1][2:].exp()]),
     lambda p, x: torch.cat([p[-1].sum(0, keepdim=True).tanh().neg(), p[0][1:].abs()]),
     lambda p, x: p[-1].view(2, 12).view(24).view(4, 6),
-    lambda p, x: p[-1] * torch.rsqrt(p[-1].pow(2).mean(-1, keepdim=True) + 1e-5), lambda p, x: p[-1].to(torch.float32),
-    lambda p, x: p[-1].masked_fill(x > 0, 0.5), lambda p, x: torch.addmm(p[-1], x[:, :4], x),
-    lambda p, x: p[-1].index_put((torch.tensor([1]),), p[0][:1]), lambda p, x: p[-1].sigmoid() * p[len(p) // 2],
-    lambda p, x: p[-1].transpose(0, 1).reshape(4, 6), lambda p, x: p[-1].unsqueeze(0).transpose(0, 1).reshape(4, 6),
-    lambda p, x: p[-1][:].div(3), lambda p, x: x.mul(2), lambda p, x: p[-1].permute(1, 0).permute(1, 0),
-)  # fmt: skip
+    lambda p, x: p[-1] * torch.rsqrt(p[-1].pow(2).mean(-1, keepdim=True) + 1e-5),
+    lambda p, x: p[-1].to(torch.float32),
+    lambda p, x: p[-1].masked_fill(x > 0, 0.5),
+    lambda p, x: torch.addmm(p[-1], x[:, :4], x),
+    lambda p, x: p[-1].index_put((torch.tensor([1]),), p[0][:1]),
+    lambda p, x: p[-1].sigmoid() * p[len(p) // 2],
+    lambda p, x: p[-1].transpose(0, 1).reshape(4, 6),
+    lambda p, x: p[-1].unsqueeze(0).transpose(0, 1).reshape(4, 6),
+    lambda p, x: p[-1][:].div(3),
+    lambda p, x: x.mul(2),
+    lambda p, x: p[-1].permute(1, 0).permute(1, 0),
+)
 
 
 @pytest.mark.slow
@@ -600,11 +618,15 @@ def test_every_pass_has_a_name_and_a_reason():
 
 
 SWITCHES = {
-    "RemoveNoops": "remove_noop_ops", "FusePatterns": "pattern_fusion_pass", "FuseRmsNorm": "pattern_fusion_pass",
+    "RemoveNoops": "remove_noop_ops",
+    "FusePatterns": "pattern_fusion_pass",
+    "FuseRmsNorm": "pattern_fusion_pass",
     "FuseQuantisedProducts": "pattern_fusion_pass",
-    "MergeViews": "enable_view_optimize", "RemoveCats": "remove_cat_ops", "ReinplaceInputs": "input_inplace_pass",
+    "MergeViews": "enable_view_optimize",
+    "RemoveCats": "remove_cat_ops",
+    "ReinplaceInputs": "input_inplace_pass",
     "ReinplaceOps": "inplace_pass",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SWITCHES)

@@ -129,9 +129,21 @@ def test_a_dimension_that_the_model_fixes(options):
 
 @pytest.mark.parametrize(
     "gears",
-    [{}, {0: []}, {0: [0, 2]}, {0: [0]}, {3: [2]}, {-1: [2]}, {"0": [2]}, {0: [2, 2]}, {0: 4}, {0: [2.0]}, 3,
-     {0: list(range(2, 103))}],
-)  # fmt: skip
+    [
+        {},
+        {0: []},
+        {0: [0, 2]},
+        {0: [0]},
+        {3: [2]},
+        {-1: [2]},
+        {"0": [2]},
+        {0: [2, 2]},
+        {0: 4},
+        {0: [2.0]},
+        3,
+        {0: list(range(2, 103))},
+    ],
+)
 def test_wrong_gears(gears):
     with pytest.raises(ConfigError, match="GE1062"):
         set_dim_gears(torch.randn(4, 4), gears)

@@ -19,9 +19,12 @@ def python(code, *path, **env):
     """Run code in a fresh interpreter; returns what it prints."""
     inherited = os.pathsep.join([*map(str, path), SOURCE, *(p for p in sys.path if p)])
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": inherited, **env},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": inherited, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -41,16 +44,30 @@ PATHS = {
     "torchair.configs.compiler_config": ["CompilerConfig", "OptionValue", "IntRangeValue", "MustExistedPathValue"],
     "torchair.core.utils": ["logger", "EVENT_LEVEL"],
     "torchair.ge": [
-        "Tensor", "TensorSpec", "Const", "Cast", "Clone", "custom_op", "attr", "DataType", "Format", "MatMulV2",
+        "Tensor",
+        "TensorSpec",
+        "Const",
+        "Cast",
+        "Clone",
+        "custom_op",
+        "attr",
+        "DataType",
+        "Format",
+        "MatMulV2",
     ],
     "torchair.ge._ge_graph": [
-        "Tensor", "TensorSpec", "TensorType", "auto_convert_to_tensor", "get_default_ge_graph", "DataType",
+        "Tensor",
+        "TensorSpec",
+        "TensorType",
+        "auto_convert_to_tensor",
+        "get_default_ge_graph",
+        "DataType",
     ],
     "torchair.ge_concrete_graph.ge_graph": ["Tensor", "TensorSpec"],
     "torchair._ge_concrete_graph.ge_apis": ["Data", "Const", "Add", "NetOutput"],
     "torchair._ge_concrete_graph.fx2ge_converter": ["declare_supported", "register_fx_node_ge_converter"],
     "torchair._ge_concrete_graph.compat_ir": ["ge_op", "IrDef"],
-}  # fmt: skip
+}
 
 
 def test_dynamo_loads_after_this_package():

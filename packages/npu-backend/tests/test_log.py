@@ -75,10 +75,23 @@ def test_one_line_a_stage(log, capsys):
         assert re.search(r"\d+ .*, \d+\.\d ms$", line)
 
 
-@pytest.mark.parametrize("text", [
-    "a\n[ERROR] TORCHAIR(1,MainProcess):2026-01-01 00:00:00.000.000 [x.py:1]1 forged", "a\rb", "\x1b[2Jcleared",
-    "a\u2028b", "nul\x00", "\u202eabc", "\ud800", "%s %d", "a" * 10_000, "a\x85[ERROR] TORCHAIR(", "a\x0cb",
-], ids=range(11))  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\n[ERROR] TORCHAIR(1,MainProcess):2026-01-01 00:00:00.000.000 [x.py:1]1 forged",
+        "a\rb",
+        "\x1b[2Jcleared",
+        "a\u2028b",
+        "nul\x00",
+        "\u202eabc",
+        "\ud800",
+        "%s %d",
+        "a" * 10_000,
+        "a\x85[ERROR] TORCHAIR(",
+        "a\x0cb",
+    ],
+    ids=range(11),
+)
 def test_a_text_of_others_is_no_record_and_steers_no_terminal(log, capsys, text):
     log.setLevel(logging.INFO)
     log.info("name %s", text)
@@ -177,8 +190,12 @@ def test_each_level_of_the_native_layer_is_another(tmp_path):
     assert "TNG_LOG_LEVEL is '7', known are 0 to 4" in logs.pop("7")
     levels = {n: set(re.findall(r"^\[(\w+)\]", text, re.MULTILINE)) for n, text in logs.items()}
     assert levels == {
-        "0": {"DEBUG", "INFO"}, "1": {"INFO"}, "2": set(), "3": set(), "4": {"EVENT"},
-    }  # fmt: skip
+        "0": {"DEBUG", "INFO"},
+        "1": {"INFO"},
+        "2": set(),
+        "3": set(),
+        "4": {"EVENT"},
+    }
     assert [n for n, text in logs.items() if "Compiling concrete graph 1 with options:" in text] == ["0", "1"]
 
 

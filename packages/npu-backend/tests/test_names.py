@@ -12,8 +12,15 @@ from ge_graph.errors import ArchiveError, ConfigError, EngineError, GeError
 
 PATHS = {
     "npugraph_ex": [
-        "CompilerConfig", "compile_fx", "get_compiler", "get_npu_backend", "inference", "logger", "npu_fx_compiler",
-        "register_replacement", "scope",
+        "CompilerConfig",
+        "compile_fx",
+        "get_compiler",
+        "get_npu_backend",
+        "inference",
+        "logger",
+        "npu_fx_compiler",
+        "register_replacement",
+        "scope",
     ],
     "npugraph_ex.configs.compiler_config": ["CompilerConfig", "_process_kwargs_options"],
     "npugraph_ex.configs.npugraphex_config": ["_process_kwargs_options"],
@@ -21,7 +28,11 @@ PATHS = {
     "npugraph_ex.core.utils": ["logger"],
     "npugraph_ex.inference": ["cache_compile", "readable_cache"],
     "npugraph_ex.npu_fx_compiler": [
-        "_CompiledFxArtifacts", "_CompiledFxGraph", "_NpuFxCompiler", "_optimize_fx", "_unpack_meta_list",
+        "_CompiledFxArtifacts",
+        "_CompiledFxGraph",
+        "_NpuFxCompiler",
+        "_optimize_fx",
+        "_unpack_meta_list",
     ],
     "npugraph_ex.patterns.pattern_pass_manager": ["register_replacement"],
     "npugraph_ex.scope": ["deterministic", "limit_core_num"],
@@ -40,16 +51,29 @@ PATHS = {
     "torchair.inference": ["cache_compile", "readable_cache", "set_dim_gears"],
     "torchair.llm_datadist": ["create_npu_tensors"],
     "torchair.npu_fx_compiler": [
-        "_CompiledFxArtifacts", "_CompiledFxGraph", "_NpuFxCompiler", "_NpuGraphConverter", "_optimize_fx",
-        "_unpack_meta", "_unpack_meta_list",
+        "_CompiledFxArtifacts",
+        "_CompiledFxGraph",
+        "_NpuFxCompiler",
+        "_NpuGraphConverter",
+        "_optimize_fx",
+        "_unpack_meta",
+        "_unpack_meta_list",
     ],
     "torchair.ops": [
-        "NpuStreamSwitch", "npu_create_tagged_event", "npu_fused_infer_attention_score",
-        "npu_fused_infer_attention_score_v2", "npu_print", "npu_record_tagged_stream", "npu_tagged_event_record",
-        "npu_tagged_event_wait", "npu_wait_tensor", "record", "wait",
+        "NpuStreamSwitch",
+        "npu_create_tagged_event",
+        "npu_fused_infer_attention_score",
+        "npu_fused_infer_attention_score_v2",
+        "npu_print",
+        "npu_record_tagged_stream",
+        "npu_tagged_event_record",
+        "npu_tagged_event_wait",
+        "npu_wait_tensor",
+        "record",
+        "wait",
     ],
     "torchair.scope._scope": ["limit_core_num", "npu_stream_switch", "npu_wait_tensor", "super_kernel"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -87,9 +111,10 @@ BACKENDS = {
     "get_npu_backend": (lambda: torchair.get_npu_backend(), {"topology_sorting_strategy": "BFS"}),
     "npugraph_ex": ("npugraph_ex", {"clone_input": False}),
     "npugraph_ex.get_npu_backend": (
-        lambda: importlib.import_module("npugraph_ex").get_npu_backend(), {"force_eager": True, "inplace_pass": True},
+        lambda: importlib.import_module("npugraph_ex").get_npu_backend(),
+        {"force_eager": True, "inplace_pass": True},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -173,8 +173,12 @@ def test_other_sizes_and_scopes_are_other_bodies(made):
     assert len(bodies(graph)) == 3
     for node in regions(graph):
         label = node.attr("_user_stream_label")
-        assert all(n.attr("_user_stream_label") == label for g in node.subgraphs.values() for n in g.nodes
-                   if n.op not in ("Data", "Const"))  # fmt: skip
+        assert all(
+            n.attr("_user_stream_label") == label
+            for g in node.subgraphs.values()
+            for n in g.nodes
+            if n.op not in ("Data", "Const")
+        )
 
 
 def test_a_file_has_a_graph_for_each_call(made):

@@ -170,11 +170,18 @@ def test_options_reach_the_engine_under_their_ge_names(engine_options, tmp_path)
     made.aoe_config.work_path = str(tmp_path)
     compiled(lambda x: x + 1, made)(torch.ones(2))
     expected = {
-        "ge.exec.static_model_ops_lower_limit": "-1", "ge.topoSortingMode": "3", "ge.featureBaseRefreshable": "1",
-        "ge.fusionSwitchFile": str(switches), "ge.oo.level": "O1", "ge.oo.constantFolding": "false",
-        "ge.oo.deadCodeElimination": "true", "ge.optimizationSwitch": "AutomaticUbFusion:off;CastRemoveFusionPass:on",
-        "ge.aicoreNum": "24|48", "ge.jobType": "2", "ge.tuningPath": str(tmp_path),
-    }  # fmt: skip
+        "ge.exec.static_model_ops_lower_limit": "-1",
+        "ge.topoSortingMode": "3",
+        "ge.featureBaseRefreshable": "1",
+        "ge.fusionSwitchFile": str(switches),
+        "ge.oo.level": "O1",
+        "ge.oo.constantFolding": "false",
+        "ge.oo.deadCodeElimination": "true",
+        "ge.optimizationSwitch": "AutomaticUbFusion:off;CastRemoveFusionPass:on",
+        "ge.aicoreNum": "24|48",
+        "ge.jobType": "2",
+        "ge.tuningPath": str(tmp_path),
+    }
     assert engine_options[0].items() >= expected.items()
 
 

@@ -89,9 +89,14 @@ def tensor_parallel_llama():
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=50, max_position_embeddings=64,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=50,
+        max_position_embeddings=64,
+    )
     torch.manual_seed(5)
     whole = transformers.LlamaForCausalLM(config).eval()
     split = transformers.LlamaForCausalLM(config).eval()

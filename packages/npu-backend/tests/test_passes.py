@@ -272,13 +272,24 @@ def test_noop_removal_can_be_switched_off(recording):
 _STEPS = st.lists(
     st.sampled_from(
         [
-            lambda x: x.clone(), lambda x: x + 1, lambda x: x[:], lambda x: x.view(4, 6), lambda x: x.t().t(),
-            lambda x: x.view(6, 4).view(4, 6), lambda x: x * x, lambda x: x.pow(1), lambda x: x[1:].repeat(2, 1)[:4],
-            lambda x: torch.cat([x]), lambda x: x.detach(), lambda x: x.permute(0, 1), lambda x: x.to(torch.float32),
+            lambda x: x.clone(),
+            lambda x: x + 1,
+            lambda x: x[:],
+            lambda x: x.view(4, 6),
+            lambda x: x.t().t(),
+            lambda x: x.view(6, 4).view(4, 6),
+            lambda x: x * x,
+            lambda x: x.pow(1),
+            lambda x: x[1:].repeat(2, 1)[:4],
+            lambda x: torch.cat([x]),
+            lambda x: x.detach(),
+            lambda x: x.permute(0, 1),
+            lambda x: x.to(torch.float32),
         ]
     ),
-    min_size=1, max_size=8,
-)  # fmt: skip
+    min_size=1,
+    max_size=8,
+)
 
 
 @pytest.mark.slow

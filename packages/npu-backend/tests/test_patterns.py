@@ -197,14 +197,18 @@ _OPS = {
     "npu_add_rms_norm": ("(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-6) -> (Tensor, Tensor, Tensor)", _norm),
     "npu_dynamic_quant": (
         '(Tensor input, *, Tensor? smooth_scales=None, str? quant_mode="pertoken") -> (Tensor, Tensor)',
-        lambda y, smooth_scales=None, quant_mode="pertoken": _quant(y, smooth_scales, quant_mode)),
+        lambda y, smooth_scales=None, quant_mode="pertoken": _quant(y, smooth_scales, quant_mode),
+    ),
     "npu_add_rms_norm_dynamic_quant": (
         "(Tensor x1, Tensor x2, Tensor gamma, *, Tensor? smooth_scale1=None, Tensor? smooth_scale2=None, "
         "Tensor? beta=None, float epsilon=1e-6, bool[]? output_mask=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-        _fused_quant),
-    "npu_add_rms_norm_cast": ("(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-6) -> (Tensor, Tensor, Tensor, "
-                              "Tensor)", _fused_cast),
-}  # fmt: skip
+        _fused_quant,
+    ),
+    "npu_add_rms_norm_cast": (
+        "(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-6) -> (Tensor, Tensor, Tensor, Tensor)",
+        _fused_cast,
+    ),
+}
 
 
 @pytest.fixture

@@ -40,9 +40,15 @@ class Wide(torch.nn.Module):
         half = x.to(torch.float16)
         values, places = x.topk(2, dim=-1)
         return {
-            "half": half @ half.t(), "pair": (values, places), "mask": x > 0, "sum": x.sum(), "none": None,
-            "rounded": torch.div(x, 0.5, rounding_mode="floor"), "wide": x.expand(2, *x.shape), "big": x * 1e30 * 1e30,
-        }  # fmt: skip
+            "half": half @ half.t(),
+            "pair": (values, places),
+            "mask": x > 0,
+            "sum": x.sum(),
+            "none": None,
+            "rounded": torch.div(x, 0.5, rounding_mode="floor"),
+            "wide": x.expand(2, *x.shape),
+            "big": x * 1e30 * 1e30,
+        }
 
 
 class Half(torch.nn.Module):
@@ -58,7 +64,7 @@ CASES = {
     "step": (Step, lambda n: (torch.randn(n, 4), n + 2, [torch.zeros(())])),
     "wide": (Wide, lambda n: (torch.randn(n, 4),)),
     "half": (lambda: Half().half(), lambda n: (torch.randn(n, 4, dtype=torch.float16),)),
-}  # fmt: skip
+}
 
 
 def config(folder=None, **options):
@@ -235,9 +241,15 @@ def test_a_hostile_program_is_refused(what):
 
 
 BINDINGS = {
-    "kinds": ["other"], "symbolic": [7], "results": [5, 0], "numbers": [3], "memory": [["x", "cpu"]], "size": 1 << 30,
-    "returned": [], "views": [{"node": 9, "target": "aten.add_.Tensor", "args": [], "kwargs": {}}],
-}  # fmt: skip
+    "kinds": ["other"],
+    "symbolic": [7],
+    "results": [5, 0],
+    "numbers": [3],
+    "memory": [["x", "cpu"]],
+    "size": 1 << 30,
+    "returned": [],
+    "views": [{"node": 9, "target": "aten.add_.Tensor", "args": [], "kwargs": {}}],
+}
 
 
 @pytest.mark.parametrize("what", BINDINGS)

@@ -35,7 +35,8 @@ PROGRAMS = {
     ),
     "swiglu": (lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], ((3, 8),)),
     "gelu": (
-        lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0)))), ((3, 4),),
+        lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0)))),
+        ((3, 4),),
     ),
     "rotary": (
         lambda x, c, s: x * c + torch.cat([-x[..., 2:], x[..., :2]], dim=-1) * s,
@@ -43,8 +44,10 @@ PROGRAMS = {
     ),
     "moves": (
         lambda x, y: (
-            x.permute(1, 0).contiguous().permute(1, 0).contiguous() + y, x.reshape(12).reshape(4, 3).sin(),
-            x[:, 1:][:, :2].exp(), y.unsqueeze(1).squeeze(1).cos(),
+            x.permute(1, 0).contiguous().permute(1, 0).contiguous() + y,
+            x.reshape(12).reshape(4, 3).sin(),
+            x[:, 1:][:, :2].exp(),
+            y.unsqueeze(1).squeeze(1).cos(),
         ),
         ((3, 4), (3, 4)),
     ),
@@ -53,16 +56,18 @@ PROGRAMS = {
         ((3, 4), (3, 4)),
     ),
     "twins": (
-        lambda x, y: (x.t().contiguous().exp(), x.t().contiguous() * y.t().contiguous(), (x + 0) * 1), ((3, 4), (3, 4)),
+        lambda x, y: (x.t().contiguous().exp(), x.t().contiguous() * y.t().contiguous(), (x + 0) * 1),
+        ((3, 4), (3, 4)),
     ),
     "linear": (lambda x, w: F.relu(x.view(6, 4) @ w.t()).view(2, 3, 5).transpose(1, 2) + 1.5, ((2, 3, 4), (5, 4))),
     "batches": (
         lambda x, w: (
-            x.reshape(4, 3, 4).bmm(w.reshape(4, 4, 2)).reshape(2, 2, 3, 2) * 2, x[0].squeeze(0) @ w[0] + x[1] @ w[1],
+            x.reshape(4, 3, 4).bmm(w.reshape(4, 4, 2)).reshape(2, 2, 3, 2) * 2,
+            x[0].squeeze(0) @ w[0] + x[1] @ w[1],
         ),
         ((2, 2, 3, 4), (2, 2, 4, 2)),
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -118,9 +123,11 @@ def _edits(graph, node, rng):
     places = [i for i, e in enumerate(node.inputs) if isinstance(e, Tensor)]
     for i in places:
         like = [
-            t for n in before for t in n.outputs
+            t
+            for n in before
+            for t in n.outputs
             if t is not (now := node.inputs[i]) and (t.dtype, t.known_shape) == (now.dtype, now.known_shape)
-        ]  # fmt: skip
+        ]
         if like:
             yield "another operand", lambda i=i, like=like: node.inputs.__setitem__(i, rng.choice(like))
     if len(places) > 1 and node.inputs[places[0]] is not node.inputs[places[1]]:

@@ -21,12 +21,14 @@ PROGRAMS = {
     "layer_norm": (lambda x, w: F.layer_norm(x, [4], w, w + 1, 1e-2), ((3, 4), (4,))),
     "gelu": (lambda x, y: F.gelu(x, approximate="tanh") * torch.add(x, y, alpha=3), ((3, 4), (3, 4))),
     "attention": (
-        lambda q, k: torch.softmax(q @ k.transpose(-1, -2) * 0.5, dim=-1) @ k, ((2, 3, 4), (2, 5, 4)),
+        lambda q, k: torch.softmax(q @ k.transpose(-1, -2) * 0.5, dim=-1) @ k,
+        ((2, 3, 4), (2, 5, 4)),
     ),
     "rotary": (lambda x, c: x * c + torch.cat([-x[..., 2:], x[..., :2]], dim=-1) * c.sin(), ((3, 4), (3, 4))),
     "swiglu": (lambda x, y: F.silu(x[:, :2]) * x[:, 2:] * 3 + y.sum(1, keepdim=True), ((3, 4), (3, 4))),
     "reductions": (
-        lambda x, y: (x.amax(1, keepdim=True), x.sum(0), torch.cumsum(y, 1), torch.argmax(x, dim=1)), ((3, 4), (3, 4)),
+        lambda x, y: (x.amax(1, keepdim=True), x.sum(0), torch.cumsum(y, 1), torch.argmax(x, dim=1)),
+        ((3, 4), (3, 4)),
     ),
     "shapes": (
         lambda x, y: (x.permute(1, 0).reshape(2, 6), torch.flip(y, [1]), y.roll(1, 0), F.pad(x, (1, 2), value=3.0)),
@@ -40,7 +42,7 @@ PROGRAMS = {
         lambda x, y: (torch.where(x > y, x, y * 2), F.leaky_relu(x, 0.3), torch.div(x, y, rounding_mode="floor")),
         ((3, 4), (3, 4)),
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache

@@ -73,10 +73,15 @@ PROGRAMS = {
     "no dimensions": Of(lambda m, x: x.sum() * 2),
     "a branch": Of(choose),
     "sorting": Of(lambda m, x: (*x.sort(-1), *x.topk(2))),
-    "text arguments": Of(lambda m, x: (nn.functional.gelu(x, approximate="tanh"),
-                                       torch.einsum("bij,bkj->bik", x, x), torch.div(x, 0.3, rounding_mode="floor"))),
+    "text arguments": Of(
+        lambda m, x: (
+            nn.functional.gelu(x, approximate="tanh"),
+            torch.einsum("bij,bkj->bik", x, x),
+            torch.div(x, 0.3, rounding_mode="floor"),
+        )
+    ),
     "shared weights": Of(lambda m, x: m.a(x) + m.b(x), a=(shared := nn.Linear(8, 8)), b=shared),
-}  # fmt: skip
+}
 
 
 def inputs_of(rows):
@@ -226,18 +231,20 @@ HOSTILE = {
     "a function": in_model(lambda b, mark: nodes(b)[0].update(target="torch.load")),
     "a function of Python": in_model(lambda b, mark: nodes(b)[0].update(target="torch.os.system")),
     "an operator about files": in_model(lambda b, mark: nodes(b)[0].update(target="torch.ops.aten.from_file.default")),
-    "a function as an argument": in_model(lambda b, mark: nodes(b)[0]["inputs"].append(
-        {"name": "f", "arg": {"as_operator": "torch.load"}, "kind": 1})),
+    "a function as an argument": in_model(
+        lambda b, mark: nodes(b)[0]["inputs"].append({"name": "f", "arg": {"as_operator": "torch.load"}, "kind": 1})
+    ),
     "an extension": in_model(lambda b, mark: nodes(b)[0].update(target="#x")),
     "a size": in_model(in_expressions("__import__('os').system('touch {mark}')")),
     "another size": in_model(in_expressions("open('{mark}', 'w')")),
     "a size by attribute": in_model(in_expressions("().__class__")),
-    "a name": in_model(lambda b, mark: b["graph_module"]["graph"]["inputs"][0]["as_tensor"].update(
-        name=f"x=open('{mark}','w')")),
+    "a name": in_model(
+        lambda b, mark: b["graph_module"]["graph"]["inputs"][0]["as_tensor"].update(name=f"x=open('{mark}','w')")
+    ),
     "a keyword": in_model(lambda b, mark: nodes(b)[0]["inputs"][0].update(name=f"input=open('{mark}','w')", kind=2)),
     "a class in a tree": in_model(tree),
     "a key": in_model(lambda b, mark: b["graph_module"]["graph"]["tensor_values"].update({"x)": {}})),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -70,11 +70,15 @@ def gradients(net):
 def sequence_pair():
     """Norms on parts of the sequence, linears on parts of the width."""
     whole, cut = pair()
-    parallelize_module(cut, mesh(), {
-        "norm": SequenceParallel(),
-        "up": ColwiseParallel(input_layouts=Shard(1)),
-        "down": RowwiseParallel(output_layouts=Replicate()),
-    })  # fmt: skip
+    parallelize_module(
+        cut,
+        mesh(),
+        {
+            "norm": SequenceParallel(),
+            "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(output_layouts=Replicate()),
+        },
+    )
     return whole, cut
 
 

@@ -356,8 +356,23 @@ def test_what_a_rank_raises_ends_all():
 def planned(kind="all_reduce", members=(0, 1), sizes=(4,), peer=-1, line=1, group="g", **more):
     place = Place(0, 0, f"model.py:{line} in forward")
     op = {"send": "HcomSend", "recv": "HcomReceive"}.get(kind, "HcomAllReduce")
-    return Planned(op, kind, 1, "sum" if kind == "all_reduce" else "", group, members, "f32", sizes, peer, 0, place,
-                   more.get("open", False), "", (), ())  # fmt: skip
+    return Planned(
+        op,
+        kind,
+        1,
+        "sum" if kind == "all_reduce" else "",
+        group,
+        members,
+        "f32",
+        sizes,
+        peer,
+        0,
+        place,
+        more.get("open", False),
+        "",
+        (),
+        (),
+    )
 
 
 def test_programs_that_fit_together():

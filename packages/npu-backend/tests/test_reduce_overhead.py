@@ -24,9 +24,23 @@ from torchair.runtime.views import ViewPlan
 
 aten = torch.ops.aten
 HOSTILE = (
-    "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
-    "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del", "hostile",
-)  # fmt: skip
+    "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #",
+    '\'"""',
+    "'''",
+    "end\\",
+    "a\rimport os",
+    "a\x0cb",
+    "a\u2028b",
+    "a\x00b",
+    "</script>",
+    "=cmd",
+    "../x",
+    "x" * 10_000,
+    "a\u202eb",
+    "a\ud800b",
+    "del",
+    "hostile",
+)
 
 
 def config(**options):

@@ -234,14 +234,18 @@ def test_one_stream_and_a_switch_exclude_each_other():
 
 
 FORMS = {
-    "number as a tag, priority": (lambda: scope.npu_stream_switch(3, 1), {
-        "_user_stream_label": "3", "_user_stream_priority": "1"}),
+    "number as a tag, priority": (
+        lambda: scope.npu_stream_switch(3, 1),
+        {"_user_stream_label": "3", "_user_stream_priority": "1"},
+    ),
     "no AI cores": (lambda: scope.limit_core_num(0, 8), {"_op_aicore_num": "0", "_op_vectorcore_num": "8"}),
     "cores as text": (lambda: scope.limit_core_num("04", "5"), {"_op_aicore_num": "4", "_op_vectorcore_num": "5"}),
-    "any text for the device": (lambda: scope.super_kernel("k", "stream-fusion"), {
-        "_super_kernel_scope": "k", "_super_kernel_options": "stream-fusion"}),
+    "any text for the device": (
+        lambda: scope.super_kernel("k", "stream-fusion"),
+        {"_super_kernel_scope": "k", "_super_kernel_options": "stream-fusion"},
+    ),
     "older name": (lambda: ops.NpuStreamSwitch("t", -1), {"_user_stream_label": "t", "_user_stream_priority": "-1"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", FORMS)
@@ -537,7 +541,7 @@ REFUSED = {
     "wait takes a list": lambda x: ops.wait([3]),
     "npu_print got no tensor": lambda x: ops.npu_print("hello"),
     "npu_print: summarize_size": lambda x: ops.npu_print(x, summarize_size=0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -14,32 +14,42 @@ CASES = {  # what is called: (function of x, shape of x, GE operator)
     "nearest plane": (lambda x: F.interpolate(x, scale_factor=1.5), (2, 3, 4, 6), "UpsampleNearest"),
     "nearest volume": (lambda x: F.interpolate(x, (4, 5, 6)), (1, 2, 3, 4, 5), "UpsampleNearest3d"),
     "exact volume": (
-        lambda x: F.interpolate(x, (4, 5, 6), mode="nearest-exact"), (1, 2, 3, 4, 5), "UpsampleNearestExact3d",
+        lambda x: F.interpolate(x, (4, 5, 6), mode="nearest-exact"),
+        (1, 2, 3, 4, 5),
+        "UpsampleNearestExact3d",
     ),
     "linear": (lambda x: F.interpolate(x, 7, mode="linear"), (2, 3, 4), "UpsampleLinear1d"),
     "bilinear": (lambda x: F.interpolate(x, (7, 9), mode="bilinear"), (2, 3, 4, 5), "ResizeBilinearV2"),
     "bilinear by a factor": (
-        lambda x: F.interpolate(x, scale_factor=(1.5, 0.6), mode="bilinear"), (2, 3, 4, 5), "UpsampleBilinear2d",
+        lambda x: F.interpolate(x, scale_factor=(1.5, 0.6), mode="bilinear"),
+        (2, 3, 4, 5),
+        "UpsampleBilinear2d",
     ),
     "bilinear corners": (lambda x: F.upsample_bilinear(x, (7, 9)), (2, 3, 4, 5), "ResizeBilinearV2"),
     "bicubic": (lambda x: F.interpolate(x, (7, 9), mode="bicubic"), (2, 3, 4, 5), "UpsampleBicubic2d"),
     "bicubic recomputed": (
-        lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic", recompute_scale_factor=True), (1, 2, 5, 6),
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic", recompute_scale_factor=True),
+        (1, 2, 5, 6),
         "UpsampleBicubic2d",
     ),
     "trilinear": (
-        lambda x: F.interpolate(x, (4, 5, 6), mode="trilinear", align_corners=True), (1, 2, 3, 4, 5),
+        lambda x: F.interpolate(x, (4, 5, 6), mode="trilinear", align_corners=True),
+        (1, 2, 3, 4, 5),
         "ResizeUpsampleTrilinear",
     ),
     "wide bilinear": (
-        lambda x: F.interpolate(x, (3, 3), mode="bilinear", antialias=True), (1, 2, 7, 8), "UpsampleBilinear2dAA",
+        lambda x: F.interpolate(x, (3, 3), mode="bilinear", antialias=True),
+        (1, 2, 7, 8),
+        "UpsampleBilinear2dAA",
     ),
     "wide bicubic": (
-        lambda x: F.interpolate(x, (3, 3), mode="bicubic", antialias=True), (1, 2, 7, 8), "UpsampleBicubic2dAA",
+        lambda x: F.interpolate(x, (3, 3), mode="bicubic", antialias=True),
+        (1, 2, 7, 8),
+        "UpsampleBicubic2dAA",
     ),
     "softshrink": (lambda x: F.softshrink(x, 0.3), (4, 7), "Softshrink"),
     "hardshrink": (F.hardshrink, (4, 7), "HardShrink"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -111,8 +111,10 @@ def test_strict_wants_more_than_documentation(tair, tmp_path):
 def test_where_an_installation_and_the_evidence_disagree(tair, tmp_path):
     folder = tmp_path / "cann/opp/built-in/op_impl/ai_core/tbe/config/ascend910b"
     folder.mkdir(parents=True)
-    ports = {f"{side}0": {"name": name, "paramType": "required", "dtype": "float16", "format": "ND"}
-             for side, name in (("input", "x"), ("output", "y"))}  # fmt: skip
+    ports = {
+        f"{side}0": {"name": name, "paramType": "required", "dtype": "float16", "format": "ND"}
+        for side, name in (("input", "x"), ("output", "y"))
+    }
     (folder / "aic-ascend910b-ops-info.json").write_text(json.dumps({"Relu": ports}))
     code, text = tair("--contradictions", "--soc", "a2", "--cann", str(tmp_path / "cann"), "--json")
     found = json.loads(text)["contradictions"]

@@ -32,8 +32,11 @@ def unused_arguments(x):
 
 
 CASES = [
-    (one, ["odd"]), (several, ["pair", "odd"]), (returned, ["odd"]), (unused_arguments, ["odd"]),
-]  # fmt: skip
+    (one, ["odd"]),
+    (several, ["pair", "odd"]),
+    (returned, ["odd"]),
+    (unused_arguments, ["odd"]),
+]
 
 
 def compared(fn, *args, **more):

@@ -40,9 +40,13 @@ def test_names_steps_and_values(tmp_path, compiled, dumping, model, inputs):
             match = re.fullmatch(r"(.+)\.(\d{20})\.npy", path.name)
             found.setdefault(match[1], []).append((step, match[2], np.load(path)))
     assert sorted(found) == [
-        "add_1-aten.add.Tensor.INPUT.0", "add_1-aten.add.Tensor.INPUT.1", "add_1-aten.add.Tensor.OUTPUT.0",
-        "sub-aten.sub.Tensor.INPUT.0", "sub-aten.sub.Tensor.INPUT.1", "sub-aten.sub.Tensor.OUTPUT.0",
-    ]  # fmt: skip
+        "add_1-aten.add.Tensor.INPUT.0",
+        "add_1-aten.add.Tensor.INPUT.1",
+        "add_1-aten.add.Tensor.OUTPUT.0",
+        "sub-aten.sub.Tensor.INPUT.0",
+        "sub-aten.sub.Tensor.INPUT.1",
+        "sub-aten.sub.Tensor.OUTPUT.0",
+    ]
     assert all([step for step, _, _ in runs] == ["0", "1"] for runs in found.values())
     value = {name: runs[0][2] for name, runs in found.items()}
     assert value["add_1-aten.add.Tensor.INPUT.1"] == 1

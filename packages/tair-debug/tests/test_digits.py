@@ -131,16 +131,25 @@ WEAK = {
     "mixed bfloat16 product": (product, operands_of_product, "ascend910b", {PRECISION: "mixed_bfloat16"}),
     "hifloat8 batched product": (batched, operands_of_batched, "ascend950", {PRECISION: "cube_hif8"}),
     "float16 operands that overflow": (
-        overflowing, operands_of_overflowing, "ascend910b", {PRECISION: "cube_fp16in_fp32out"},
+        overflowing,
+        operands_of_overflowing,
+        "ascend910b",
+        {PRECISION: "cube_fp16in_fp32out"},
     ),
     "a type by operator that overflows": (
-        exponential, operands_of_exponential, "ascend910b", {"ge.customizeDtypes": TYPES},
+        exponential,
+        operands_of_exponential,
+        "ascend910b",
+        {"ge.customizeDtypes": TYPES},
     ),
     "an operator on the white list": (
-        shifted, precise_exponential, "ascend910b", {PRECISION: "mixed_float16", "ge.exec.modify_mixlist": LISTS},
+        shifted,
+        precise_exponential,
+        "ascend910b",
+        {PRECISION: "mixed_float16", "ge.exec.modify_mixlist": LISTS},
     ),
     "hf32 in the backward pass": (training, operands_of_training, "ascend910b", {"ge.exec.allow_hf32": "01"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WEAK)

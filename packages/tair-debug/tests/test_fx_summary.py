@@ -90,18 +90,27 @@ def test_cells_of_the_documented_samples():
         "24次：float16(12, 1, 512, 64)\n12次：float16(12, 2, 768, 64)",
     ]
     assert rows["aten.native_layer_norm.default"][3:] == [
-        "62", f"62次：(float16(1, {s0}, 4096), [4096], float16(4096,), float16(4096,), 1e-05)", f"62次：{three}",
-    ]  # fmt: skip
+        "62",
+        f"62次：(float16(1, {s0}, 4096), [4096], float16(4096,), float16(4096,), 1e-05)",
+        f"62次：{three}",
+    ]
     assert rows["aten.add.Tensor"] == [
-        "aten.add.Tensor", "aten", "已支持", "120",
+        "aten.add.Tensor",
+        "aten",
+        "已支持",
+        "120",
         f"60次：(float16(1, {s0}, 4096), float16(1, {s0}, 4096))\n30次：(float16(1, {s0}, 16384), 1)\n"
         f"30次：(float16(1, {s0}, 16384), 1.0)",
         f"60次：float16(1, {s0}, 4096)\n60次：float16(1, {s0}, 16384)",
-    ]  # fmt: skip
+    ]
     assert rows["<built-in function getitem>"] == [
-        "<built-in function getitem>", "builtin", "已支持", "62", f"62次：({three}, 0)",
+        "<built-in function getitem>",
+        "builtin",
+        "已支持",
+        "62",
+        f"62次：({three}, 0)",
         f"62次：float16(1, {s0}, 4096)",
-    ]  # fmt: skip
+    ]
 
 
 def registry_of(**converters):

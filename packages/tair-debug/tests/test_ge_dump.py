@@ -81,8 +81,10 @@ def test_statistics(tmp_path, compiled, dumping, inputs):
     (path,) = (p for p in runs(tmp_path)["0"] if p.name.startswith("Sub."))
     rows = list(csv.DictReader(path.open()))
     assert [(r["Input/Output"], r["Index"], r["Shape"]) for r in rows] == [
-        ("input", "0", "4x8"), ("input", "1", "4x8"), ("output", "0", "4x8"),
-    ]  # fmt: skip
+        ("input", "0", "4x8"),
+        ("input", "1", "4x8"),
+        ("output", "0", "4x8"),
+    ]
     assert float(rows[1]["Max Value"]) == float(inputs[0].max())
 
 

@@ -299,10 +299,20 @@ def test_the_script_of_a_page(tmp_path, size):
     assert found.pop("arranged") >= 0  # milliseconds until a page stands; how many is the machine's affair
     edges = sum(len([*n.operands()]) for n in graph.nodes)
     assert found == {
-        "first": len(graph.nodes), "apart": True, "inside": True, "hit": True, "down": edges, "edges": edges,
-        "all": len(graph.nodes), "revealed": True, "miss": -1,
-        "search": [n.name for n in graph.nodes if "Add_7" in n.name], "words": size, "none": 0, "readers": True,
-    }  # fmt: skip
+        "first": len(graph.nodes),
+        "apart": True,
+        "inside": True,
+        "hit": True,
+        "down": edges,
+        "edges": edges,
+        "all": len(graph.nodes),
+        "revealed": True,
+        "miss": -1,
+        "search": [n.name for n in graph.nodes if "Add_7" in n.name],
+        "words": size,
+        "none": 0,
+        "readers": True,
+    }
 
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -315,10 +325,21 @@ def driven(tmp_path, text, script, language):
     drive = f"<script>{script}{tail} document.body.append(done);</script></body>"
     page.write_text(text.replace("</body>", drive), encoding="utf-8")
     shown = subprocess.run(
-        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
-         f"--accept-lang={language}", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=180,
-    ).stdout  # fmt: skip
+        [
+            BROWSER,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path}/profile",
+            f"--accept-lang={language}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    ).stdout
     (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', shown)
     return json.loads(html.unescape(seen))
 
@@ -352,7 +373,7 @@ def test_a_page_in_a_browser(tmp_path, language, says):
         hostile = "<img src=x onerror=document.title=1>"
         node.provenance = SimpleNamespace(
             module=module, fx_name="</script>", fx_target="", fx_text=hostile, source="", code=""
-        )  # fmt: skip
+        )
     drive = """
       const out = [], canvas = document.getElementById("view");
       const names = () => [...document.querySelectorAll("aside h2")].map(e => e.textContent).join();

@@ -25,12 +25,44 @@ from tair_debug.measure import Measure
 from tair_debug.observer import GraphId
 
 HOSTILE = [
-    "'", '"', "'''", '"""', "ends with \\", "a\rb", "a\nimport os", "a\x0cb", "a\x0bb", "a\x85b", "a\u2028b",
-    "a\u2029b", "nul\x00", "</script><script>alert(1)</script>", "<b onclick='x'>", "=cmd|' /C calc'!A0", "+1+1",
-    "-2+3", "@SUM(A1)", "\t=1", "../../etc/passwd", "/etc/passwd", "..", ".", "", "C:\\x", "CON.txt", "a" * 10_000,
-    "\u202eabc", "\u2066abc", "\ud800", "\x1b[31mred\x1b]8;;http://x\x07", "{}{{}}%s%d", "[red]x[/blue]", "[/x]",
-    "日本語 名", "{{ 7 * 7 }}",
-]  # fmt: skip
+    "'",
+    '"',
+    "'''",
+    '"""',
+    "ends with \\",
+    "a\rb",
+    "a\nimport os",
+    "a\x0cb",
+    "a\x0bb",
+    "a\x85b",
+    "a\u2028b",
+    "a\u2029b",
+    "nul\x00",
+    "</script><script>alert(1)</script>",
+    "<b onclick='x'>",
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "C:\\x",
+    "CON.txt",
+    "a" * 10_000,
+    "\u202eabc",
+    "\u2066abc",
+    "\ud800",
+    "\x1b[31mred\x1b]8;;http://x\x07",
+    "{}{{}}%s%d",
+    "[red]x[/blue]",
+    "[/x]",
+    "日本語 名",
+    "{{ 7 * 7 }}",
+]
 UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 each = pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -54,9 +86,7 @@ def graph_of(text):
     graph.name = text
     for node in graph.nodes:
         node.name = f"{text}{node.name}"
-        node.provenance = Provenance(
-            fx_name=text, fx_target=text, fx_text=text, module=text, source=text, code=text
-        )  # fmt: skip
+        node.provenance = Provenance(fx_name=text, fx_target=text, fx_text=text, module=text, source=text, code=text)
     return graph
 
 
@@ -257,10 +287,27 @@ def test_a_recorded_dump_is_only_data(kind, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize("dtype", [
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", ">f4", ">i8",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        ">f4",
+        ">i8",
+    ],
+)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_every_type_of_numbers_is_read(dtype, shape, tmp_path):
     array = np.ones(shape, dtype)
@@ -271,9 +318,21 @@ def test_every_type_of_numbers_is_read(dtype, shape, tmp_path):
     assert dumps.compare_dumps(a, c).ok is (array.size == 0)
 
 
-@pytest.mark.parametrize("text", [
-    b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 100_000, b'{"Relu": ' * 3000, b'{"a": NaN', b"1" * 5000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"Relu": ' * 3000,
+        b'{"a": NaN',
+        b"1" * 5000,
+    ],
+)
 def test_a_broken_provenance(text, tmp_path):
     a = recorded(tmp_path / "a", provenance=text)
     with pytest.raises(GeError, match=r"GE1045.*provenance\.json: not readable"):
@@ -359,13 +418,22 @@ def test_view_of_damaged_graphs(suffix, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["summary", "dump", "compare", "view"])
-@pytest.mark.parametrize("body", [
-    "import sys; sys.exit(0)", "raise SystemExit", "1/0", "(", "x = '\x00'", "def make(): raise SystemExit(0)",
-    "def make():\n    class A:\n        __repr__ = None\n    return A()", "make = 3",
-    "def make(): raise RuntimeError('\\x1b[31m\\u202e')",
-    "def make():\n    import torch\n    def f(x): raise ValueError('[/x]\\x1b[0m')\n    return f, torch.ones(2)",
-    "def make():\n    import torch\n    return torch.nn.Linear(3, 2), torch.ones(2)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import sys; sys.exit(0)",
+        "raise SystemExit",
+        "1/0",
+        "(",
+        "x = '\x00'",
+        "def make(): raise SystemExit(0)",
+        "def make():\n    class A:\n        __repr__ = None\n    return A()",
+        "make = 3",
+        "def make(): raise RuntimeError('\\x1b[31m\\u202e')",
+        "def make():\n    import torch\n    def f(x): raise ValueError('[/x]\\x1b[0m')\n    return f, torch.ones(2)",
+        "def make():\n    import torch\n    return torch.nn.Linear(3, 2), torch.ones(2)",
+    ],
+)
 def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "broken_model", None)  # put back afterwards
@@ -378,16 +446,34 @@ def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
     assert not UNSHOWN.search(said)
 
 
-@pytest.mark.parametrize("args", [
-    ("ops", "[/x]"), ("ops", "\x1b[31m"), ("ops", "--ge", "\ud800"), ("view", "\x1b[31m.air"), ("view", "a\x00b.air"),
-    ("view", "a" * 5000 + ".air"), ("view", ".."), ("view", "/dev/zero"), ("view", "\ud800.txt"), ("view", ""),
-    ("compare", "[/x]", "\x1b[1m"), ("compare", "a\x00", "b\x00"), ("summary", "\x1b.py:x"), ("dump", "a\x00.py:x"),
-    ("summary", "a" * 5000 + ".py:x"), ("summary", "m.py:make", "-i", "float32(9999999999, 9999999999)"),
-    ("summary", "m.py:make", "-i", "float32(99999999999999999999999)"),
-    ("view", "pipe.air"), ("compare", "--graph", "pipe.air", "a", "a"), ("view", "m.py:make", "-o", "m.py/such/page"),
-    ("dump", "m.py:make", "-t", "[/x]"), ("dump", "m.py:make", "-o", "m.py"),
-    ("summary", "m.py:make", "--html", "m.py/b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("ops", "[/x]"),
+        ("ops", "\x1b[31m"),
+        ("ops", "--ge", "\ud800"),
+        ("view", "\x1b[31m.air"),
+        ("view", "a\x00b.air"),
+        ("view", "a" * 5000 + ".air"),
+        ("view", ".."),
+        ("view", "/dev/zero"),
+        ("view", "\ud800.txt"),
+        ("view", ""),
+        ("compare", "[/x]", "\x1b[1m"),
+        ("compare", "a\x00", "b\x00"),
+        ("summary", "\x1b.py:x"),
+        ("dump", "a\x00.py:x"),
+        ("summary", "a" * 5000 + ".py:x"),
+        ("summary", "m.py:make", "-i", "float32(9999999999, 9999999999)"),
+        ("summary", "m.py:make", "-i", "float32(99999999999999999999999)"),
+        ("view", "pipe.air"),
+        ("compare", "--graph", "pipe.air", "a", "a"),
+        ("view", "m.py:make", "-o", "m.py/such/page"),
+        ("dump", "m.py:make", "-t", "[/x]"),
+        ("dump", "m.py:make", "-o", "m.py"),
+        ("summary", "m.py:make", "--html", "m.py/b"),
+    ],
+)
 def test_arguments_that_are_broken(args, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "m", None)  # put back afterwards

@@ -14,9 +14,13 @@ EPS = torch.finfo(torch.float32).eps
 def judged(got, target, *args, pointwise=False):
     expected = target(*args)
     return judge.judge(
-        got, expected, Tolerance(), judge.truth(target, args, {}), pointwise=pointwise,
+        got,
+        expected,
+        Tolerance(),
+        judge.truth(target, args, {}),
+        pointwise=pointwise,
         terms=judge.truth(target, args, {}, terms=True),
-    )  # fmt: skip
+    )
 
 
 def test_one_rounding_of_bfloat16_is_no_fault_and_eight_are():
@@ -60,12 +64,15 @@ def test_without_a_truth_the_type_decides():
     assert not judge.judge(x + 1e-3, x, Tolerance(), x).ok
 
 
-@pytest.mark.parametrize(("target", "args", "result"), [
-    (aten.sort.default, (torch.tensor([2.0, 1.0, 2.0]),), 1),
-    (aten.topk.default, (torch.tensor([2.0, 1.0, 2.0]), 2), 1),
-    (aten.max.dim, (torch.tensor([[2.0, 1.0, 2.0]]), 1), 1),
-    (aten.argmax.default, (torch.tensor([2.0, 1.0, 2.0]),), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "args", "result"),
+    [
+        (aten.sort.default, (torch.tensor([2.0, 1.0, 2.0]),), 1),
+        (aten.topk.default, (torch.tensor([2.0, 1.0, 2.0]), 2), 1),
+        (aten.max.dim, (torch.tensor([[2.0, 1.0, 2.0]]), 1), 1),
+        (aten.argmax.default, (torch.tensor([2.0, 1.0, 2.0]),), None),
+    ],
+)
 def test_indices_of_equal_keys(target, args, result):
     expected = target(*args)
     expected = expected if result is None else expected[result]
@@ -86,14 +93,17 @@ def test_a_stable_sort_has_one_order():
     assert not judge.same_by_value(aten.sort.stable, (x,), {"stable": True}, expected.flip(0), expected)
 
 
-@pytest.mark.parametrize(("fn", "random"), [
-    (lambda x: torch.rand_like(x), True),
-    (lambda x: torch.nn.functional.dropout(x, 0.3), True),
-    (lambda x: aten.native_dropout(x, 0.3, False)[0], False),
-    (lambda x: aten.native_dropout(x, 0.0, True)[0], False),
-    (lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), False),
-    (lambda x: x.exp(), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fn", "random"),
+    [
+        (lambda x: torch.rand_like(x), True),
+        (lambda x: torch.nn.functional.dropout(x, 0.3), True),
+        (lambda x: aten.native_dropout(x, 0.3, False)[0], False),
+        (lambda x: aten.native_dropout(x, 0.0, True)[0], False),
+        (lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), False),
+        (lambda x: x.exp(), False),
+    ],
+)
 def test_random_is_said_of_what_draws(fn, random):
     gm = make_fx(fn)(torch.rand(1, 2, 4, 4))
     assert any(judge.draws(n) for n in gm.graph.nodes) is random

@@ -181,9 +181,23 @@ def test_a_branch_has_no_file(override, tmp_path):
 
 @pytest.mark.parametrize(
     "value",
-    [1, True, None, -1.5, float("inf"), float("nan"), "mean", [1, 2], (3,), torch.float16, torch.strided,
-     torch.channels_last, torch.device("cpu"), 1 + 2j],
-)  # fmt: skip
+    [
+        1,
+        True,
+        None,
+        -1.5,
+        float("inf"),
+        float("nan"),
+        "mean",
+        [1, 2],
+        (3,),
+        torch.float16,
+        torch.strided,
+        torch.channels_last,
+        torch.device("cpu"),
+        1 + 2j,
+    ],
+)
 def test_constants_are_written_as_they_are(value):
     read = eval(minify._code(value, {}), {"torch": torch})
     assert read == value or (read != read and value != value)

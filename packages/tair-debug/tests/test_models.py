@@ -66,11 +66,24 @@ CONFIGS = {
     "llama": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES, "num_key_value_heads": 2},
     "bert": {"model_type": "bert", "architectures": ["BertForSequenceClassification"], **SIZES},
     "gpt2": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64},
-    "vit": {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 32, "patch_size": 16,
-            **{k: v for k, v in SIZES.items() if k != "vocab_size"}},
-    "t5": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 16, "d_kv": 8, "d_ff": 32,
-           "num_layers": 1, "num_heads": 2, "vocab_size": 64},
-}  # fmt: skip
+    "vit": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "image_size": 32,
+        "patch_size": 16,
+        **{k: v for k, v in SIZES.items() if k != "vocab_size"},
+    },
+    "t5": {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 64,
+    },
+}
 
 
 @pytest.mark.slow

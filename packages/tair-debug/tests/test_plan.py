@@ -82,8 +82,10 @@ def test_weights_of_each_graph_are_told_from_what_was_saved_for_the_backward_pas
 
 
 def test_the_table_adds_up_by_module_and_line(target: str) -> None:
-    by = {how: {g["name"]: g["flops"] for g in asked(target, "--by", how)["plans"][0]["graphs"][0]["groups"]}
-          for how in ("module", "line", "node")}  # fmt: skip
+    by = {
+        how: {g["name"]: g["flops"] for g in asked(target, "--by", how)["plans"][0]["graphs"][0]["groups"]}
+        for how in ("module", "line", "node")
+    }
     each = 2 * 8 * 64 * 256
     assert (by["module"]["up"], by["module"]["down"]) == (each, each)
     lines = {name.rsplit(":", 1)[1].split()[0]: flops for name, flops in by["line"].items()}
@@ -239,12 +241,19 @@ def test_the_page_colours_its_nodes(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code"),
     [
-        (["--soc", "gpu"], "GE3073"), (["--by", "colour"], "GE1049"), (["--size", "s0"], "GE1049"),
-        (["--size", "s0=-1"], "GE1049"), (["--size", "s9=4"], "GE1049"), (["--memory-limit", "lots"], "GE1049"),
-        (["--compare", "soc"], "GE1049"), (["--aicore-num", "x|2"], "GE1049"), (["--aicore-num", "99|2"], "GE3073"),
-        (["--calibrate", "/nowhere.csv"], "GE3074"), (["--compare", "reuse=perhaps"], "GE1049"),
+        (["--soc", "gpu"], "GE3073"),
+        (["--by", "colour"], "GE1049"),
+        (["--size", "s0"], "GE1049"),
+        (["--size", "s0=-1"], "GE1049"),
+        (["--size", "s9=4"], "GE1049"),
+        (["--memory-limit", "lots"], "GE1049"),
+        (["--compare", "soc"], "GE1049"),
+        (["--aicore-num", "x|2"], "GE1049"),
+        (["--aicore-num", "99|2"], "GE3073"),
+        (["--calibrate", "/nowhere.csv"], "GE3074"),
+        (["--compare", "reuse=perhaps"], "GE1049"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_understood_is_refused(target: str, args: list[str], code: str) -> None:
     assert asked(target, *args)["error"]["code"] == code
 

@@ -77,12 +77,15 @@ def test_equal_inside_and_eager_results_returned(model, backward):
         torch.testing.assert_close(x.grad, again.grad)
 
 
-@pytest.mark.parametrize(("model", "node", "inside"), [
-    (branch, "If/then_branch/Tanh", "cond then_branch"),
-    (running, "While/body/Tanh", "scan body round 1"),
-    (branch_of_rows, "While/body/If/then_branch/Tanh", "map_impl body round 2, cond then_branch"),
-    (region_twice, "PartitionedCall/f/Tanh", "invoke_subgraph f"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "node", "inside"),
+    [
+        (branch, "If/then_branch/Tanh", "cond then_branch"),
+        (running, "While/body/Tanh", "scan body round 1"),
+        (branch_of_rows, "While/body/If/then_branch/Tanh", "map_impl body round 2, cond then_branch"),
+        (region_twice, "PartitionedCall/f/Tanh", "invoke_subgraph f"),
+    ],
+)
 def test_a_fault_inside_is_named(model, node, inside, broken, tmp_path):
     found = compare_model(Subject(model, (X,)), engine=work.engine(), output=tmp_path)
     row = found.first
@@ -106,8 +109,9 @@ def test_the_first_round_that_differs():
     assert (row.node, row.inside) == ("While/body/Mul", "while_loop body round 3")
     assert row.measure.max_abs == pytest.approx(1.0)
     assert {r.inside for r in found.rows if r.target == "aten.mul.Tensor" and not r.wrong} == {
-        "while_loop body round 1", "while_loop body round 2",
-    }  # fmt: skip
+        "while_loop body round 1",
+        "while_loop body round 2",
+    }
 
 
 def test_other_rounds_and_other_branches_than_in_eager_are_said_by_name():

@@ -99,8 +99,10 @@ NAMES = ("bfloat16", "half", "twice", "on_meta", "inner", "loaded", "from_file",
 def made(tmp_path):
     """``made(name)``: the subject of a factory."""
     (tmp_path / "factories_of_test.py").write_text(FACTORIES)
-    torch.save({"words.weight": torch.ones(10, 4), "head.weight": torch.ones(10, 4), "scale": torch.ones(4)},
-               tmp_path / "weights.pt")  # fmt: skip
+    torch.save(
+        {"words.weight": torch.ones(10, 4), "head.weight": torch.ones(10, 4), "scale": torch.ones(4)},
+        tmp_path / "weights.pt",
+    )
     return lambda name: load(f"factories_of_test.py:{name}")
 
 

@@ -44,10 +44,15 @@ def linear(size=4, seed=0, rows="s0", state=False):
             if tensor.known_shape is None:
                 tensor.record_shape(None)
     contract = Signature(
-        {"tuple": ["*"]}, {"dict": []}, ("x",), {"dict": [["y", "*"]]},
-        (Input("x", "tensor", FLOAT, (rows, size)),), (Output("tensor", 0, FLOAT, (rows, 8)),),
-        (0, "n") if state else (0,), {rows: (1, None)} if isinstance(rows, str) else {},
-    )  # fmt: skip
+        {"tuple": ["*"]},
+        {"dict": []},
+        ("x",),
+        {"dict": [["y", "*"]]},
+        (Input("x", "tensor", FLOAT, (rows, size)),),
+        (Output("tensor", 0, FLOAT, (rows, 8)),),
+        (0, "n") if state else (0,),
+        {rows: (1, None)} if isinstance(rows, str) else {},
+    )
     weights = {"p_w": as_weight("layer.w", w), "p_b": as_weight("layer.b", b)}
     states = {"n": as_weight("n", np.zeros(1, "f4"))} if state else {}
     captured = CapturedModel(graph, contract, weights, states)

@@ -37,8 +37,11 @@ def test_inline_tree(tmp_path, make):
 def test_tree_with_files(tmp_path, make, small_files):
     write_graph(make().captured, tmp_path)
     assert set(files(tmp_path)) == {
-        "compiled_graph.air", "compiled_graph.manifest.json", "weights/layer.b", "weights/layer.w",
-    }  # fmt: skip
+        "compiled_graph.air",
+        "compiled_graph.manifest.json",
+        "weights/layer.b",
+        "weights/layer.w",
+    }
 
 
 def test_export_tree_of_ranks(tmp_path, make):
@@ -47,10 +50,14 @@ def test_export_tree_of_ranks(tmp_path, make):
             make(seed=index).captured, tmp_path, "mp_rank", atc_config=True, rank=Rank(index, 2), inline_bytes=0
         )
     assert set(files(tmp_path)) == {
-        "mp_rank0.air", "mp_rank0.manifest.json", "mp_rank1.air", "mp_rank1.manifest.json",
-        "model_relation_config.json", "numa_config.json",
+        "mp_rank0.air",
+        "mp_rank0.manifest.json",
+        "mp_rank1.air",
+        "mp_rank1.manifest.json",
+        "model_relation_config.json",
+        "numa_config.json",
         *(f"rank_{r}/{name}" for r in range(2) for name in ("dynamo.pbtxt", "layer.w", "layer.b")),
-    }  # fmt: skip
+    }
     relation = json.loads((tmp_path / "model_relation_config.json").read_text())
     assert relation["deploy_config"][1] == {"submodel_name": "mp_rank1.air", "deploy_device_id_list": "0:0:1"}
     assert [
@@ -130,9 +137,14 @@ def test_shared_weights_are_one_file(tmp_path, make, small_files):
 
 @pytest.mark.parametrize(
     "names",
-    [["a.b", "a/b", "a_b", "A_B"], ["..", ".", "/etc/passwd", "../x"], ["dynamo.pbtxt", "n.air", "numa_config.json"],
-     ["x" * 500, "x" * 501], ["é", "名"]],
-)  # fmt: skip
+    [
+        ["a.b", "a/b", "a_b", "A_B"],
+        ["..", ".", "/etc/passwd", "../x"],
+        ["dynamo.pbtxt", "n.air", "numa_config.json"],
+        ["x" * 500, "x" * 501],
+        ["é", "名"],
+    ],
+)
 def test_file_names_are_safe_and_distinct(tmp_path, names):
     found = manifests.file_names(names, "weights")
     assert len({f.lower() for f in found.values()}) == len(names)
@@ -630,8 +642,11 @@ def test_states_of_ranks_are_shared_too(tmp_path, make, no_inline):
 def test_equal_weights_of_one_rank_are_one_file(tmp_path, make, no_inline):
     captured = make().captured
     copy = captured.weights["p_b"]
-    captured.weights = {**captured.weights, "p_b": replace(copy, data=lambda: np.zeros(32, np.uint8)),
-                        "p_w": replace(captured.weights["p_w"], data=lambda: np.zeros(128, np.uint8))}  # fmt: skip
+    captured.weights = {
+        **captured.weights,
+        "p_b": replace(copy, data=lambda: np.zeros(32, np.uint8)),
+        "p_w": replace(captured.weights["p_w"], data=lambda: np.zeros(128, np.uint8)),
+    }
     write_graph(captured, tmp_path, Rank(0, 2))
     CompiledModel.load_graph(tmp_path, rank=Rank(0, 2))
     assert len([*(tmp_path / "weights").iterdir()]) == 2, "of other sizes"

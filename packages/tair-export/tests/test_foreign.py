@@ -67,11 +67,19 @@ def model(path="export/p1", cycle=False):
     describe(const.attr["value"].t.desc, "", "f4", (3,))
     const.attr["value"].t.data = B.tobytes()
     add(
-        graph, "MatMulV2", "MatMulV2",
-        [("x1", "arg0_1:0", "f4", (-1, 4)), ("x2", "p1:0", "f4", (4, 3)), ("bias", "Const_1:0", "f4", (3,)),
-         ("offset_w", "", "f4", ())],
-        [("y", "f4", (-1, 3))], transpose_x1=False, transpose_x2=False,
-    )  # fmt: skip
+        graph,
+        "MatMulV2",
+        "MatMulV2",
+        [
+            ("x1", "arg0_1:0", "f4", (-1, 4)),
+            ("x2", "p1:0", "f4", (4, 3)),
+            ("bias", "Const_1:0", "f4", (3,)),
+            ("offset_w", "", "f4", ()),
+        ],
+        [("y", "f4", (-1, 3))],
+        transpose_x1=False,
+        transpose_x2=False,
+    )
     axes = add(graph, "SoftmaxV2", "SoftmaxV2", [("x", "MatMulV2:0", "f4", (-1, 3))], [("y", "f4", (-1, 3))])
     axes.attr["axes"].list.i.append(-1)
     axes.attr["axes"].list.val_type = 2

@@ -176,8 +176,10 @@ def test_an_old_manifest_cannot_make_saving_delete(tmp_path, make, small_files):
     write_graph(make().captured, root)
     (root / "link").symlink_to(outside)
     (root / "notes.txt").write_text("mine too")
-    extra = [{"bytes": 4, "edges": "", "name": "link/mine", "sha256": ""},
-             {"bytes": 8, "edges": "", "name": "notes.txt", "sha256": ""}]  # fmt: skip
+    extra = [
+        {"bytes": 4, "edges": "", "name": "link/mine", "sha256": ""},
+        {"bytes": 8, "edges": "", "name": "notes.txt", "sha256": ""},
+    ]
     found = manifest_of(root)
     manifest_of(root, files=[*found["files"], *extra])
     write_graph(make(seed=3).captured, root)
@@ -370,9 +372,12 @@ archive.Archive._digests = beginning
 archive.open_archive(root, Rank(0, 1), verify="full")
 """
     child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     try:
         assert child.stdout.readline() == "hashing\n", child.stderr.read()
         time.sleep(0.2)  # or it is interrupted before; both must end it
@@ -393,10 +398,19 @@ def test_the_manifest_covers_itself(tmp_path, make, change):
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"format": ' + b"[" * 100_000, b'{"a": [' + b"[]," * 3_000_000 + b"[]]}", b'{"a": 1e999}', b'{"a": NaN}',
-             b'{"format": "tair-archive", "version": ' + b"9" * 5000 + b"}", b"\xff", b"null", b'"\\ud800"'],
+    "text",
+    [
+        b'{"format": ' + b"[" * 100_000,
+        b'{"a": [' + b"[]," * 3_000_000 + b"[]]}",
+        b'{"a": 1e999}',
+        b'{"a": NaN}',
+        b'{"format": "tair-archive", "version": ' + b"9" * 5000 + b"}",
+        b"\xff",
+        b"null",
+        b'"\\ud800"',
+    ],
     ids=range(8),
-)  # fmt: skip
+)
 def test_odd_manifests(tmp_path, text):
     (tmp_path / f"compiled_graph{archive.SUFFIX}").write_bytes(text)
     with pytest.raises(ArchiveError, match="GE5021|GE5022|GE5025"):

@@ -61,12 +61,16 @@ def test_a_loaded_archive_runs_through_inductor(saved, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, "0 positional"), ((X, X), {}, "2 positional"), ((X,), {"x": X}, "keywords"),
+        ((), {}, "0 positional"),
+        ((X, X), {}, "2 positional"),
+        ((X,), {"x": X}, "keywords"),
         ((), {"z": X}, "keywords"),
-        ((X[0],), {}, r"shape \[4\]"), ((X[:, :3],), {}, "dimension 1 of input 'x' is 3"), (([1.0],), {}, "is list"),
+        ((X[0],), {}, r"shape \[4\]"),
+        ((X[:, :3],), {}, "dimension 1 of input 'x' is 3"),
+        (([1.0],), {}, "is list"),
         ((X[:0],), {}, "dimension 0 of input 'x' is 0"),
     ],
-)  # fmt: skip
+)
 def test_wrong_calls_say_what_is_expected(saved, args, kwargs, message):
     with pytest.raises(ArchiveError, match=f"GE5040.*{message}") as error:
         saved[1](*args, **kwargs)
@@ -125,13 +129,24 @@ def test_signatures_survive_json():
     import json
 
     contract = Signature(
-        {"tuple": ["*", "*", "*"]}, {"dict": []}, ("x", "n", "flag"), {"tuple": ["*"] * 4},
-        (Input("x", "tensor", DataType.DT_BF16, ("s0", 4, "2*s0")), Input("n", "number", value="s1"),
-         Input("flag", "constant", value=float("inf"))),
-        (Output("tensor", 0, DataType.DT_BOOL, (1,), (0,)), Output("number", 1, value="int"), Output("input", 0),
-         Output("constant", value=None)),
-        (0, 1, "cache"), {"s0": (1, None), "s1": (None, 7)},
-    )  # fmt: skip
+        {"tuple": ["*", "*", "*"]},
+        {"dict": []},
+        ("x", "n", "flag"),
+        {"tuple": ["*"] * 4},
+        (
+            Input("x", "tensor", DataType.DT_BF16, ("s0", 4, "2*s0")),
+            Input("n", "number", value="s1"),
+            Input("flag", "constant", value=float("inf")),
+        ),
+        (
+            Output("tensor", 0, DataType.DT_BOOL, (1,), (0,)),
+            Output("number", 1, value="int"),
+            Output("input", 0),
+            Output("constant", value=None),
+        ),
+        (0, 1, "cache"),
+        {"s0": (1, None), "s1": (None, 7)},
+    )
     again = from_json(json.loads(json.dumps(to_json(contract))))
     assert again == contract
 

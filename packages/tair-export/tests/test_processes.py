@@ -37,10 +37,15 @@ def test_two_processes_save_while_a_third_loads(tmp_path, make, small_files):
     allowed = [make(size=256, seed=s).expected(x) for s in range(2)]
     write_graph(make(size=256, seed=0).captured, root)
     writers = [
-        subprocess.Popen([sys.executable, "-c", SAVE, str(root), str(seed)], stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", SAVE, str(root), str(seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for seed in range(2)
-    ]  # fmt: skip
+    ]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     for writer in writers:

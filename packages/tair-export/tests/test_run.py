@@ -139,9 +139,14 @@ def test_random_inputs_are_of_the_sizes_and_types_asked_for():
 
 def test_options_that_would_do_nothing_are_refused(saved):
     _, path = saved
-    for more in (["--size", "s0=5"], ["--seed", 1], ["--warm-up", 1], ["--random", "--size", "5"],
-                 ["--random", "--inputs", path / "x.npy"],
-                 ["--inputs", path / "x.npy", "--iterations", 1, "--output", path / "o"]):  # fmt: skip
+    for more in (
+        ["--size", "s0=5"],
+        ["--seed", 1],
+        ["--warm-up", 1],
+        ["--random", "--size", "5"],
+        ["--random", "--inputs", path / "x.npy"],
+        ["--inputs", path / "x.npy", "--iterations", 1, "--output", path / "o"],
+    ):
         done = run(path / "a", *more)
         assert done.exit_code == 1
         assert "tair-run: " in done.output

@@ -46,9 +46,10 @@ class Program:
         self.arguments = [str(a) for a in arguments]
         self._folder = tempfile.TemporaryDirectory()
         self._process = FORKS.Process(
-            name="MainProcess", target=_run,
+            name="MainProcess",
+            target=_run,
             args=(self.arguments, str(cwd or Path.cwd()), variables, self._folder.name),
-        )  # fmt: skip
+        )
         self._process.start()
 
     def end(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:

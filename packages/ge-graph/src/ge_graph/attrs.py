@@ -109,7 +109,7 @@ def make(kind: Kind, value: Any, name: str = "attribute") -> Attr:
     except (TypeError, ValueError):
         raise GraphError(
             "GE3002", f"{name} must be {kind.value}, got {type(value).__name__} {value!r}", next=dtypes.spelling(value)
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _constructor(kind: Kind, name: str) -> Callable[[Any], Attr]:

@@ -52,9 +52,10 @@ def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] 
         converted, array, equal_nan=target.kind == "f"
     ):
         raise GraphError(
-            "GE3015", f"constant {value!r} does not fit {dtype.name}",
+            "GE3015",
+            f"constant {value!r} does not fit {dtype.name}",
             next="choose a type that holds the value, or cast the other operand",
-        )  # fmt: skip
+        )
     return converted
 
 

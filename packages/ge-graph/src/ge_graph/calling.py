@@ -61,9 +61,22 @@ class CallPlan:
     """
 
     __slots__ = (
-        "schema", "op", "arity", "ports", "attributes", "template", "required", "rules", "reads", "single", "_legal",
-        "simple", "counted", "definite", "_made",
-    )  # fmt: skip
+        "schema",
+        "op",
+        "arity",
+        "ports",
+        "attributes",
+        "template",
+        "required",
+        "rules",
+        "reads",
+        "single",
+        "_legal",
+        "simple",
+        "counted",
+        "definite",
+        "_made",
+    )
 
     def __init__(self, op: OpSchema) -> None:
         self.load(op)
@@ -193,17 +206,19 @@ class CallPlan:
         known += [f"size_of_{p.name}" for p in self.schema.outputs if p.kind == "dynamic"]
         close = difflib.get_close_matches(name, known, 2, 0.6)
         return GraphError(
-            "GE3013", f"{self.op} has no parameter '{name}'; it has {', '.join(known)}",
+            "GE3013",
+            f"{self.op} has no parameter '{name}'; it has {', '.join(known)}",
             next=f"did you mean {' or '.join(close)}?" if close else "",
-        )  # fmt: skip
+        )
 
     def _complete(self, operands: list[Any]) -> None:
         if len(operands) > self.arity:
             names = ", ".join(p.name for p in self.schema.inputs) or "none"
             raise GraphError(
-                "GE3013", f"{self.op} takes at most {self.arity} inputs ({names}), got {len(operands)}",
+                "GE3013",
+                f"{self.op} takes at most {self.arity} inputs ({names}), got {len(operands)}",
                 next="give attributes by keyword",
-            )  # fmt: skip
+            )
         operands.extend([None] * (self.arity - len(operands)))
 
     def _check_required(self, attrs: Mapping[str, Attr | None]) -> None:
@@ -213,9 +228,11 @@ class CallPlan:
 
     def _foreign(self, i: int, tensor: Tensor) -> GraphError:
         return GraphError(
-            "GE3017", f"input '{self.schema.inputs[i].name}' of {self.op} is {tensor} of another graph "
-            f"('{tensor.node.graph.name}')", next="build both nodes inside one `with building(graph)`",
-        )  # fmt: skip
+            "GE3017",
+            f"input '{self.schema.inputs[i].name}' of {self.op} is {tensor} of another graph "
+            f"('{tensor.node.graph.name}')",
+            next="build both nodes inside one `with building(graph)`",
+        )
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
@@ -260,14 +277,16 @@ class CallPlan:
             return constant(graph, value, dtype=DataType.DT_INT64)  # sizes and axes, most constants of a model
         if not isinstance(value, (*_NUMBERS, list, tuple, np.ndarray, Literal)):
             raise GraphError(
-                "GE3013", f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy "
+                "GE3013",
+                f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy "
                 f"array, got {type(value).__name__}",
-            )  # fmt: skip
+            )
         if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
             raise GraphError(
-                "GE3013", f"input '{port.name}' of {self.op} takes one tensor, got a list that holds tensors",
+                "GE3013",
+                f"input '{port.name}' of {self.op} takes one tensor, got a list that holds tensors",
                 next="join them with ge.Pack or ge.ConcatV2",
-            )  # fmt: skip
+            )
         dtype = None if isinstance(value, Literal) else self._constant_dtype(port, value, operands)
         return constant(graph, value, dtype=dtype)
 
@@ -379,9 +398,10 @@ class CallPlan:
             given = len(inferred)
         if type(given) is not int or given < 0:
             raise GraphError(
-                "GE3013", f"{self.op} has a dynamic output '{port.name}'; give the number of its parts as "
+                "GE3013",
+                f"{self.op} has a dynamic output '{port.name}'; give the number of its parts as "
                 f"size_of_{port.name}=N, got {given!r}",
-            )  # fmt: skip
+            )
         return given
 
 

@@ -49,8 +49,9 @@ def custom_op(
         if unused:
             warnings.warn(
                 f"torchair: custom_op('{escape.line(op_type)}') is given arguments by position: "
-                f"{', '.join(unused)} are not used", stacklevel=2,
-            )  # fmt: skip
+                f"{', '.join(unused)} are not used",
+                stacklevel=2,
+            )
         operands, values = args[: plan.arity], args[plan.arity :]
         if len(values) > len(attributes):
             raise GraphError(
@@ -60,12 +61,11 @@ def custom_op(
         dynamic = [p.name for p in schema.outputs if p.kind == "dynamic"]
         if dynamic:
             raise GraphError(
-                "GE3013", f"{op_type} has dynamic outputs ({', '.join(dynamic)}); give them by keyword",
+                "GE3013",
+                f"{op_type} has dynamic outputs ({', '.join(dynamic)}); give them by keyword",
                 next="use inputs=, outputs=, attrs=",
-            )  # fmt: skip
-        keywords: dict[str, Any] = {
-            name: v.value if isinstance(v, Attr) else v for name, v in zip(attributes, values)
-        }  # fmt: skip
+            )
+        keywords: dict[str, Any] = {name: v.value if isinstance(v, Attr) else v for name, v in zip(attributes, values)}
         return _listed(plan.call(operands, {**keywords, "node_name": node_name}))
     return _listed(_keyword_form(op_type, inputs or {}, outputs, attrs or {}, node_name))
 

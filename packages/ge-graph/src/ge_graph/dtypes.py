@@ -74,9 +74,15 @@ class DataType(enum.IntEnum):
     is_complex: bool
 
     def __new__(
-        cls, header: int, wire: int = 0, bits: int = 0, torch: str | None = None, numpy: str | None = None,
-        short: str = "", kind: str = "-",
-    ) -> DataType:  # fmt: skip
+        cls,
+        header: int,
+        wire: int = 0,
+        bits: int = 0,
+        torch: str | None = None,
+        numpy: str | None = None,
+        short: str = "",
+        kind: str = "-",
+    ) -> DataType:
         made = int.__new__(cls, header)
         made._value_ = header
         made.wire, made.bits, made.torch_name, made.numpy_name, made.short = wire, bits, torch, numpy, short

@@ -29,9 +29,24 @@ Rule: TypeAlias = "Callable[[Sequence[Fed], Attrs], Result]"
 
 # Attributes that name the type of a result, most specific first.
 _TYPE_ATTRS: Final = (
-    "dst_type", "dst_dtype", "dtype", "out_type", "out_dtype", "output_type", "output_dtype", "y_dtype",
-    "element_dtype", "elem_type", "shape_type", "value_dtype", "key_dtype", "T", "Tout", "Tvalues", "type",
-)  # fmt: skip
+    "dst_type",
+    "dst_dtype",
+    "dtype",
+    "out_type",
+    "out_dtype",
+    "output_type",
+    "output_dtype",
+    "y_dtype",
+    "element_dtype",
+    "elem_type",
+    "shape_type",
+    "value_dtype",
+    "key_dtype",
+    "T",
+    "Tout",
+    "Tvalues",
+    "type",
+)
 _TYPE_LIST_ATTRS: Final = ("output_types", "component_types", "OUT_TYPE", "dtypes")
 
 # op port rule. Rules: `=x` type of input x; `acc x` int32 if x is an integer of at most 8 bits, else type of x;
@@ -268,8 +283,11 @@ def _signed(d: DataType) -> bool:
 
 
 _SIGNED_ABOVE: Final = {
-    8: DataType.DT_INT16, 16: DataType.DT_INT32, 32: DataType.DT_INT64, 64: DataType.DT_INT64,
-}  # fmt: skip
+    8: DataType.DT_INT16,
+    16: DataType.DT_INT32,
+    32: DataType.DT_INT64,
+    64: DataType.DT_INT64,
+}
 
 
 def _attr_dtype(attrs: Attrs, name: str) -> DataType | None:
@@ -288,8 +306,10 @@ def _attr_dtype(attrs: Attrs, name: str) -> DataType | None:
 
 BY_TEXT: Final = {
     **{d.torch_name: d for d in DataType if d.torch_name},
-    "qint8": DataType.DT_INT8, "quint8": DataType.DT_UINT8, "qint32": DataType.DT_INT32,
-}  # fmt: skip
+    "qint8": DataType.DT_INT8,
+    "quint8": DataType.DT_UINT8,
+    "qint32": DataType.DT_INT32,
+}
 
 
 class PortRule(NamedTuple):
@@ -489,9 +509,13 @@ def _attention(index: Mapping[str, int]) -> PortRule:
 
 # Numbers of torch's own enumeration, which this operator's out_dtype counts in.
 _TORCH_NUMBERS: Final = {
-    1: DataType.DT_INT8, 5: DataType.DT_FLOAT16, 6: DataType.DT_FLOAT, 15: DataType.DT_BF16,
-    23: DataType.DT_FLOAT8_E5M2, 24: DataType.DT_FLOAT8_E4M3FN,
-}  # fmt: skip
+    1: DataType.DT_INT8,
+    5: DataType.DT_FLOAT16,
+    6: DataType.DT_FLOAT,
+    15: DataType.DT_BF16,
+    23: DataType.DT_FLOAT8_E5M2,
+    24: DataType.DT_FLOAT8_E4M3FN,
+}
 _QUANTISED: Final = frozenset(
     (DataType.DT_INT8, DataType.DT_FLOAT8_E5M2, DataType.DT_FLOAT8_E4M3FN, DataType.DT_HIFLOAT8)
 )
@@ -640,8 +664,11 @@ def _dispatch(index: Mapping[str, int]) -> PortRule:
 
 
 _QUANT_MODES: Final = {
-    0: DataType.DT_INT8, 1: DataType.DT_INT8, 2: DataType.DT_FLOAT8_E5M2, 3: DataType.DT_FLOAT8_E4M3FN,
-}  # fmt: skip
+    0: DataType.DT_INT8,
+    1: DataType.DT_INT8,
+    2: DataType.DT_FLOAT8_E5M2,
+    3: DataType.DT_FLOAT8_E4M3FN,
+}
 
 
 _TOKEN_TYPES: Final = {0: DataType.DT_FLOAT16, 1: DataType.DT_BF16, 2: DataType.DT_INT8}
@@ -716,10 +743,12 @@ def check(schema: OpSchema, port: PortSchema, dtype: DataType | None) -> DataTyp
     known = ", ".join(d.name for d in port.dtypes)
     if dtype is None:
         raise GraphError(
-            "GE3014", f"the type of output '{port.name}' of {schema.name} does not follow from inputs and attributes",
+            "GE3014",
+            f"the type of output '{port.name}' of {schema.name} does not follow from inputs and attributes",
             next=f"build it with ge_graph.builder.add_node(..., output_dtypes=...); the port knows {known}",
-        )  # fmt: skip
+        )
     raise GraphError(
-        "GE3014", f"output '{port.name}' of {schema.name} would be {dtype.name}; the operator knows {known}",
+        "GE3014",
+        f"output '{port.name}' of {schema.name} would be {dtype.name}; the operator knows {known}",
         next="cast the inputs, or choose another result type",
-    )  # fmt: skip
+    )

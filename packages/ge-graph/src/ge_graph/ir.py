@@ -193,9 +193,10 @@ class Tensor:
 
     def __bool__(self) -> bool:
         raise GraphError(
-            "GE3003", f"{self} has no truth value: its elements are known when the graph runs",
+            "GE3003",
+            f"{self} has no truth value: its elements are known when the graph runs",
             next="write `x is not None` for an optional argument; choose by value with ge.SelectV2",
-        )  # fmt: skip
+        )
 
     @property
     def name(self) -> str:
@@ -227,8 +228,17 @@ class Node:
     """
 
     __slots__ = (
-        "graph", "name", "op", "inputs", "attrs", "outputs", "output_counts", "control", "provenance", "subgraphs",
-    )  # fmt: skip
+        "graph",
+        "name",
+        "op",
+        "inputs",
+        "attrs",
+        "outputs",
+        "output_counts",
+        "control",
+        "provenance",
+        "subgraphs",
+    )
 
     def __init__(self, graph: Graph, name: str, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr]) -> None:
         self.graph = graph
@@ -343,9 +353,10 @@ class Graph:
                 self._counters[op] = count + 1
         elif name in self._names:
             raise GraphError(
-                "GE3005", f"graph '{self.name}' has a node '{name}' already ({self._names[name].op})",
+                "GE3005",
+                f"graph '{self.name}' has a node '{name}' already ({self._names[name].op})",
                 next="choose another node_name or leave it out",
-            )  # fmt: skip
+            )
         node = Node(self, name, op, inputs, {} if attrs is None else attrs)
         for index, (dtype, shape) in enumerate(outputs):
             node.outputs.append(Tensor(node, index, dtype, shape))

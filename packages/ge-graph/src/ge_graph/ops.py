@@ -50,9 +50,7 @@ def Data(
     node_name: str | None = None,
 ) -> _Tensor:
     """A graph input; see ``ge_graph.builder.data``."""
-    return _builder.data(
-        _current_graph(), index=index, dtype=dtype, shape=shape, placement=placement, name=node_name
-    )  # fmt: skip
+    return _builder.data(_current_graph(), index=index, dtype=dtype, shape=shape, placement=placement, name=node_name)
 
 
 def __getattr__(name: str) -> Any:

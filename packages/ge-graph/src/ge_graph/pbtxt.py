@@ -71,8 +71,13 @@ def _node(node: Node, prefix: str) -> list[str]:
         attrs["_unfed_inputs"] = _texts(unfed)
     origin = node.provenance
     if origin is not None:
-        texts = {"_fx_name": origin.fx_name, "_fx_target": origin.fx_target, "_module": origin.module,
-                 "_source": origin.source, "_code": origin.code}  # fmt: skip
+        texts = {
+            "_fx_name": origin.fx_name,
+            "_fx_target": origin.fx_target,
+            "_module": origin.module,
+            "_source": origin.source,
+            "_code": origin.code,
+        }
         attrs.update((name, [f"s: {_quoted(text)}"]) for name, text in texts.items() if text)
     for name in sorted(attrs):
         body = [f"      {line}" for line in attrs[name]]

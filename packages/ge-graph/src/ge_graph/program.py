@@ -27,12 +27,22 @@ _serial = itertools.count()
 
 # Construct to the fields that hold further constructs; a statement or expression of any other type is refused.
 _PARTS: Final[dict[type[ast.AST], tuple[str, ...]]] = {
-    ast.Assign: ("value", "targets"), ast.Expr: ("value",), ast.Return: ("value",), ast.Delete: ("targets",),
-    ast.Try: ("body", "handlers", "orelse", "finalbody"), ast.ExceptHandler: ("type", "body"),
-    ast.Call: ("func", "args", "keywords"), ast.keyword: ("value",), ast.Name: (), ast.Constant: (),
-    ast.Attribute: ("value",), ast.Subscript: ("value", "slice"), ast.Tuple: ("elts",), ast.List: ("elts",),
+    ast.Assign: ("value", "targets"),
+    ast.Expr: ("value",),
+    ast.Return: ("value",),
+    ast.Delete: ("targets",),
+    ast.Try: ("body", "handlers", "orelse", "finalbody"),
+    ast.ExceptHandler: ("type", "body"),
+    ast.Call: ("func", "args", "keywords"),
+    ast.keyword: ("value",),
+    ast.Name: (),
+    ast.Constant: (),
+    ast.Attribute: ("value",),
+    ast.Subscript: ("value", "slice"),
+    ast.Tuple: ("elts",),
+    ast.List: ("elts",),
     ast.Slice: ("lower", "upper", "step"),
-}  # fmt: skip
+}
 
 
 def identifier(text: str) -> str:

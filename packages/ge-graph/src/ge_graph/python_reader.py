@@ -64,9 +64,13 @@ class _Reader:
         self._known: dict[str, Any] = {"__file__": file}
         self._graph = graph
         self._calls: dict[str, Callable[..., Any]] = {
-            "describe": python_source.describe, "node": self._node, "raw": python_source.raw,
-            "restore": python_source.restore, "stored": self._stored, "float": self._float,
-        }  # fmt: skip
+            "describe": python_source.describe,
+            "node": self._node,
+            "raw": python_source.raw,
+            "restore": python_source.restore,
+            "stored": self._stored,
+            "float": self._float,
+        }
 
     def block(self, statements: list[ast.stmt], depth: int) -> None:
         if depth > _DEPTH:
@@ -108,9 +112,13 @@ class _Reader:
     def _inner(self, statement: ast.With, depth: int) -> None:
         head, variable = statement.items[0].context_expr, statement.items[0].optional_vars
         if not (
-            isinstance(head, ast.Call) and isinstance(head.func, ast.Name) and head.func.id == "new_graph"
-            and len(head.args) == 1 and not head.keywords and isinstance(variable, ast.Name)
-        ):  # fmt: skip
+            isinstance(head, ast.Call)
+            and isinstance(head.func, ast.Name)
+            and head.func.id == "new_graph"
+            and len(head.args) == 1
+            and not head.keywords
+            and isinstance(variable, ast.Name)
+        ):
             raise self._unknown(statement)
         name = self._value(head.args[0])
         if not isinstance(name, str):
@@ -146,9 +154,11 @@ class _Reader:
         if isinstance(node, ast.Dict):
             return {self._value(self._key(k, node)): self._value(v) for k, v in zip(node.keys, node.values)}
         if (
-            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
+            isinstance(node, ast.UnaryOp)
+            and isinstance(node.op, ast.USub)
+            and isinstance(node.operand, ast.Constant)
             and type(node.operand.value) in (int, float)
-        ):  # fmt: skip
+        ):
             return -node.operand.value  # type: ignore[operator]
         if isinstance(node, ast.Call):
             return self._call(node)
@@ -206,8 +216,9 @@ class _Reader:
     def _data(self, *, index: int, dtype: int, shape: list[int], placement: str = "NPU", node_name: str) -> Tensor:
         if type(index) is not int or len(shape) > 64 or not all(type(d) is int for d in shape):
             raise ValueError("index or shape of a graph input")
-        return builder.data(current_graph(), index=index, dtype=DataType(dtype),
-                            shape=tuple(shape), placement=placement, name=node_name)  # fmt: skip
+        return builder.data(
+            current_graph(), index=index, dtype=DataType(dtype), shape=tuple(shape), placement=placement, name=node_name
+        )
 
     def _node(self, op: str, inputs: list[Any], **options: Any) -> Any:
         flat = [t for e in inputs for t in (e if isinstance(e, list) else (e,))]

@@ -47,9 +47,19 @@ from ge_graph.python_source import describe, new_graph, node, raw, restore, star
 graph = start(get_default_ge_graph)
 """
 _RESERVED: Final = (
-    "tensor", "ge", "get_default_ge_graph", "describe", "new_graph", "node", "raw", "restore", "start", "stored",
-    "graph", "_",
-)  # fmt: skip
+    "tensor",
+    "ge",
+    "get_default_ge_graph",
+    "describe",
+    "new_graph",
+    "node",
+    "raw",
+    "restore",
+    "start",
+    "stored",
+    "graph",
+    "_",
+)
 _SOURCE: Final = re.compile(r"(.*):(\d+)(?: in (.*))?", re.DOTALL)
 
 # --- what the programs call ------------------------------------------------------------------------------------------
@@ -162,9 +172,11 @@ def stored(program: str, file: str, offset: int, dtype: int, shape: Sequence[int
     size = literal_bytes(DataType(dtype), _dims(shape)) or 0
     if offset < 0 or not path.is_file() or path.stat().st_size < offset + size:
         raise ArchiveError(
-            "GE5015", f"weights of the program: {size} bytes from byte {offset} are not there", where=str(path),
+            "GE5015",
+            f"weights of the program: {size} bytes from byte {offset} are not there",
+            where=str(path),
             next="keep the .weights file beside the .py file",
-        )  # fmt: skip
+        )
     return _as_constant(dtype, shape, np.fromfile(path, np.uint8, size, offset=offset), str(path))
 
 
@@ -263,8 +275,13 @@ class _Program:
         plain = twin is None
         if twin is None or arguments is None:
             call = self._plain_call(made)
-            twin = scratch.add(made.op, (), {} if made.op == "Const" else dict(made.attrs),
-                               [(t.dtype, None) for t in made.outputs], name=made.name)  # fmt: skip
+            twin = scratch.add(
+                made.op,
+                (),
+                {} if made.op == "Const" else dict(made.attrs),
+                [(t.dtype, None) for t in made.outputs],
+                name=made.name,
+            )
             twin.attrs = dict(made.attrs)
         else:
             call = f"ge.{made.op}({', '.join(arguments)})"
@@ -432,8 +449,12 @@ def _of_data(made: Node) -> dict[str, Any]:
     """What the call that makes an input says."""
     (tensor,) = made.outputs[:1]
     dims = tuple(-1 if isinstance(d, str) else d for d in tensor.known_shape or ())
-    return {"index": made.attr("index", 0), "dtype": tensor.dtype, "shape": dims,
-            "placement": made.attr("_placement", "NPU")}  # fmt: skip
+    return {
+        "index": made.attr("index", 0),
+        "dtype": tensor.dtype,
+        "shape": dims,
+        "placement": made.attr("_placement", "NPU"),
+    }
 
 
 def _options(made: Node) -> dict[str, Any]:
@@ -454,10 +475,12 @@ def _twin_inputs(made: Node, twins: dict[Tensor, Tensor]) -> list[Operand]:
 
 def _same_form(made: Node, twin: Node, twins: dict[Tensor, Tensor]) -> bool:
     return (
-        twin.name == made.name and twin.op == made.op and twin.inputs == _twin_inputs(made, twins)
+        twin.name == made.name
+        and twin.op == made.op
+        and twin.inputs == _twin_inputs(made, twins)
         and twin.output_counts == made.output_counts
         and [t.dtype for t in twin.outputs] == [t.dtype for t in made.outputs]
-    )  # fmt: skip
+    )
 
 
 def _same(a: Attr, b: Attr) -> bool:
@@ -511,8 +534,11 @@ def _comments(run: list[Node]) -> list[str]:
     if match:
         where = f'# File "{match[1]}", line {match[2]}' + (f", in {match[3]}" if match[3] else "")
         lines.append(_one_line(f"{where}    {first.code}".rstrip()))
-    seen = dict.fromkeys(p.fx_text or f"{p.fx_name} = torch.ops.{p.fx_target}" for n in run if (p := n.provenance)
-                         and (p.fx_text or p.fx_name))  # fmt: skip
+    seen = dict.fromkeys(
+        p.fx_text or f"{p.fx_name} = torch.ops.{p.fx_target}"
+        for n in run
+        if (p := n.provenance) and (p.fx_text or p.fx_name)
+    )
     return lines + [_one_line(f"## FX Code: {text}") for text in seen]
 
 

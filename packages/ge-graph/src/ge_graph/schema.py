@@ -186,9 +186,10 @@ def use_cann(version: str | None) -> AbstractContextManager[None]:
     if chosen is not None and not OLDEST_CANN <= chosen <= NEWEST_CANN:
         known = f"{release_text(OLDEST_CANN)} to {release_text(NEWEST_CANN)}"
         raise GraphError(
-            "GE3071", f"the operators of CANN {version} are not known, those of {known} are",
+            "GE3071",
+            f"the operators of CANN {version} are not known, those of {known} are",
             next="name the nearest of these, or leave cann_version unset for the newest",
-        )  # fmt: skip
+        )
     return at_release(chosen)
 
 
@@ -417,9 +418,10 @@ def parse(row: Row) -> OpSchema:
         )
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise GraphError(
-            "GE3011", f"schema row of '{row.get('op', '?')}' is malformed: {type(error).__name__} {error}",
+            "GE3011",
+            f"schema row of '{row.get('op', '?')}' is malformed: {type(error).__name__} {error}",
             next="see the docstring of ge_graph.schema for the form of a row",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _identifier(name: str) -> str:
@@ -473,9 +475,10 @@ def register_schema(row: Row, *, replace: bool = False) -> OpSchema:
     if known is not None:
         if _shape(known) != _shape(new):
             raise GraphError(
-                "GE3012", f"operator '{new.name}' is known with other ports or attributes: {_difference(known, new)}",
+                "GE3012",
+                f"operator '{new.name}' is known with other ports or attributes: {_difference(known, new)}",
                 next="choose another name, or pass replace=True if the new definition is the one on the device",
-            )  # fmt: skip
+            )
         base = row_of(new.name)
         if base is None:
             raise GraphError("GE3011", f"schema row of '{new.name}' vanished while it was registered")

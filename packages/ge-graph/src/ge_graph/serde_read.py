@@ -94,9 +94,11 @@ def check_sum(view: memoryview) -> None:
         return
     if tail != checksum_entry(zlib.crc32(body)):
         raise damaged(
-            "GE5003", f"checksum {tail[-8:]!r} does not fit the {len(body)} bytes before it", f"byte {len(body)}",
+            "GE5003",
+            f"checksum {tail[-8:]!r} does not fit the {len(body)} bytes before it",
+            f"byte {len(body)}",
             "the file is damaged: copy or write it again",
-        )  # fmt: skip
+        )
 
 
 def read_graphs(messages: Sequence[Any]) -> Graph:
@@ -176,8 +178,9 @@ class _GraphReader:
             graph.outputs = [self._tensor(graph, edge, f"NetOutput '{sink}'") for edge in data if edge is not None]
             graph.output_control = [graph.node(n) for n in control]
         else:
-            graph.outputs = [self._tensor(graph, self._edge(t, "GraphDef.output"), self._place)
-                             for t in self._message.output]  # fmt: skip
+            graph.outputs = [
+                self._tensor(graph, self._edge(t, "GraphDef.output"), self._place) for t in self._message.output
+            ]
         return graph
 
     def _index(self) -> str | None:

@@ -144,14 +144,16 @@ _SCALARS: Final[dict[Kind, Callable[[Any], bytes]]] = {
     Kind.STRING: lambda v: delimited("AttrDef", "s", text_bytes(v)),
     Kind.TYPE: lambda v: field_tag("AttrDef", "dt") + varint(int(v)),
     Kind.LIST_LIST_INT: lambda v: delimited(
-        "AttrDef", "list_list_int",
+        "AttrDef",
+        "list_list_int",
         _nested("AttrDef.ListListInt", "list_list_i", "AttrDef.ListListInt.ListInt", "list_i", _varints, v),
     ),
     Kind.LIST_LIST_FLOAT: lambda v: delimited(
-        "AttrDef", "list_list_float",
+        "AttrDef",
+        "list_list_float",
         _nested("AttrDef.ListListFloat", "list_list_f", "AttrDef.ListListFloat.ListFloat", "list_f", _floats, v),
     ),
-}  # fmt: skip
+}
 
 
 def _int64(value: int) -> int:
@@ -432,8 +434,11 @@ class GraphWriter:
         name, op = node.name.encode(), node.op
         size = len(name)
         parts = [
-            self._tag_name, SHORT[size] if size < 0x1000 else varint(size), name, self._heads.get(op) or self._head(op)
-        ]  # fmt: skip
+            self._tag_name,
+            SHORT[size] if size < 0x1000 else varint(size),
+            name,
+            self._heads.get(op) or self._head(op),
+        ]
         edges = self._edges
         for tensor in () if op in ports.PLACEHOLDERS and ports.is_fed_from_outside(node) else flat:
             parts.append(self._unfed if tensor is None else edges.get(tensor) or self._edge(tensor))
@@ -458,12 +463,14 @@ class GraphWriter:
         ``None`` for a node with Tensor attributes.
         """
         key: Any = (
-            node.op, structure, *node.attrs.items(),
+            node.op,
+            structure,
+            *node.attrs.items(),
             *[None if t is None else (t.dtype, t._shape, t.format) for t in flat],
             *[(t.dtype, t._shape, t.format) for t in node.outputs],
             tuple(node.subgraphs) if node.subgraphs else (),
             tuple(node.output_counts.items()) if node.output_counts else (),
-        )  # fmt: skip
+        )
         try:
             form = self._forms.get(key)
         except TypeError:  # a list where a tuple should be
@@ -511,9 +518,12 @@ class GraphWriter:
             texts = provenance.texts()
             target, place = self._shared.get(texts[1:2]), self._shared.get(texts[3:])
             parts = (
-                self._text(texts[0]), target or self._share(texts[1:2]),
-                self._text(texts[2]), place or self._share(texts[3:]), self._list_end,
-            )  # fmt: skip
+                self._text(texts[0]),
+                target or self._share(texts[1:2]),
+                self._text(texts[2]),
+                place or self._share(texts[3:]),
+                self._list_end,
+            )
             body = b"".join(parts)
             size = varint(len(body))
             entry = b"".join(
@@ -601,11 +611,14 @@ class GraphWriter:
         attrs = {k: a for k, a in node.attrs.items() if k != "value"}
         attrs.update(
             # what the headers list, then what GE reads for a constant within a larger file
-            file_path=Attr(Kind.STRING, place.path), file_id=Attr(Kind.STRING, ""),
-            shape=Attr(Kind.LIST_INT, shape), dtype=Attr(Kind.TYPE, dtype),
-            location=Attr(Kind.STRING, place.path), offset=Attr(Kind.INT, place.offset),
+            file_path=Attr(Kind.STRING, place.path),
+            file_id=Attr(Kind.STRING, ""),
+            shape=Attr(Kind.LIST_INT, shape),
+            dtype=Attr(Kind.TYPE, dtype),
+            location=Attr(Kind.STRING, place.path),
+            offset=Attr(Kind.INT, place.offset),
             length=Attr(Kind.INT, place.length),
-        )  # fmt: skip
+        )
         twin = Node(node.graph, node.name, "FileConstant", [], attrs)
         twin.outputs, twin.control, twin.provenance = node.outputs, node.control, node.provenance
         return twin

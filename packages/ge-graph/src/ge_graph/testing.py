@@ -117,11 +117,20 @@ def attributes() -> SearchStrategy[Attr]:
         return st.lists(items, max_size=4).map(tuple)
 
     values = {
-        Kind.INT: ints, Kind.FLOAT: floats, Kind.BOOL: st.booleans(), Kind.STRING: texts, Kind.TYPE: types,
-        Kind.TENSOR: arrays(), Kind.LIST_INT: rows(ints), Kind.LIST_FLOAT: rows(floats),
-        Kind.LIST_BOOL: rows(st.booleans()), Kind.LIST_STRING: rows(texts), Kind.LIST_TYPE: rows(types),
-        Kind.LIST_LIST_INT: rows(rows(ints)), Kind.LIST_LIST_FLOAT: rows(rows(floats)),
-    }  # fmt: skip
+        Kind.INT: ints,
+        Kind.FLOAT: floats,
+        Kind.BOOL: st.booleans(),
+        Kind.STRING: texts,
+        Kind.TYPE: types,
+        Kind.TENSOR: arrays(),
+        Kind.LIST_INT: rows(ints),
+        Kind.LIST_FLOAT: rows(floats),
+        Kind.LIST_BOOL: rows(st.booleans()),
+        Kind.LIST_STRING: rows(texts),
+        Kind.LIST_TYPE: rows(types),
+        Kind.LIST_LIST_INT: rows(rows(ints)),
+        Kind.LIST_LIST_FLOAT: rows(rows(floats)),
+    }
     return st.one_of(*(v.map(lambda x, k=k: Attr(k, x)) for k, v in values.items()))
 
 

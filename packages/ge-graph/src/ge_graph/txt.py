@@ -35,9 +35,11 @@ def from_txt(text: str) -> Graph:
             model = wire.from_text("ModelDef", text)
         except ValueError:
             raise ArchiveError(
-                "GE5013", f"not the text of a ge.proto.GraphDef or ModelDef: {graph_error}",
-                where=f"a text of {len(text)} characters", next="give the content of a txt graph dump",
-            ) from None  # fmt: skip
+                "GE5013",
+                f"not the text of a ge.proto.GraphDef or ModelDef: {graph_error}",
+                where=f"a text of {len(text)} characters",
+                next="give the content of a txt graph dump",
+            ) from None
         if not model.graph:
             raise ArchiveError("GE5002", "no graph in the text of a ModelDef", where="ModelDef.graph") from None
         return read_graphs(list(model.graph))

@@ -84,9 +84,7 @@ def _ports(node: Node, op: OpSchema) -> Iterator[str]:
 
 
 def _fed(node: Node) -> list[Any]:
-    return [
-        tuple(t.dtype for t in e) if isinstance(e, tuple) else None if e is None else e.dtype for e in node.inputs
-    ]  # fmt: skip
+    return [tuple(t.dtype for t in e) if isinstance(e, tuple) else None if e is None else e.dtype for e in node.inputs]
 
 
 def _input_types(node: Node, op: OpSchema) -> Iterable[str]:
@@ -162,11 +160,20 @@ def _subgraphs(node: Node, op: OpSchema) -> Iterator[str]:
 # -- scope "node": values ---------------------------------------------------------------------------------------------
 
 _VALUE_TYPES: Final[dict[Kind, tuple[type, ...]]] = {
-    Kind.INT: (int,), Kind.FLOAT: (float,), Kind.BOOL: (bool,), Kind.STRING: (str, bytes), Kind.TYPE: (DataType,),
-    Kind.TENSOR: (np.ndarray, Literal), Kind.LIST_INT: (int,), Kind.LIST_FLOAT: (float,), Kind.LIST_BOOL: (bool,),
-    Kind.LIST_STRING: (str, bytes), Kind.LIST_TYPE: (DataType,), Kind.LIST_LIST_INT: (tuple,),
+    Kind.INT: (int,),
+    Kind.FLOAT: (float,),
+    Kind.BOOL: (bool,),
+    Kind.STRING: (str, bytes),
+    Kind.TYPE: (DataType,),
+    Kind.TENSOR: (np.ndarray, Literal),
+    Kind.LIST_INT: (int,),
+    Kind.LIST_FLOAT: (float,),
+    Kind.LIST_BOOL: (bool,),
+    Kind.LIST_STRING: (str, bytes),
+    Kind.LIST_TYPE: (DataType,),
+    Kind.LIST_LIST_INT: (tuple,),
     Kind.LIST_LIST_FLOAT: (tuple,),
-}  # fmt: skip
+}
 _LIST_KINDS: Final = frozenset(k for k in Kind if k.value.startswith("List"))
 # Kinds whose values need no look inside; a bool is no Int.
 _PLAIN: Final[dict[Kind, tuple[type, ...]]] = {

@@ -19,9 +19,15 @@ PACKAGE: Final = "ge.proto"
 
 # Scalar type to (protobuf type number, wire type). Everything else is a message (11) or an enum (14).
 _SCALARS: Final = {
-    "float": (2, 5), "int64": (3, 0), "uint64": (4, 0), "int32": (5, 0), "bool": (8, 0), "string": (9, 2),
-    "bytes": (12, 2), "uint32": (13, 0),
-}  # fmt: skip
+    "float": (2, 5),
+    "int64": (3, 0),
+    "uint64": (4, 0),
+    "int32": (5, 0),
+    "bool": (8, 0),
+    "string": (9, 2),
+    "bytes": (12, 2),
+    "uint32": (13, 0),
+}
 _MESSAGE, _ENUM = 11, 14
 
 

@@ -21,9 +21,14 @@ def run_ranks(tmp_path):
         started = []
         for rank, log in enumerate(logs):
             env = {
-                **os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port), "TAIR_EMULATOR_DEVICES": str(ranks), **env_of(rank),
-            }  # fmt: skip
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TAIR_EMULATOR_DEVICES": str(ranks),
+                **env_of(rank),
+            }
             with log.open("w") as out:
                 started.append(subprocess.Popen([sys.executable, *arguments], env=env, stdout=out, stderr=out))
         limit = time.monotonic() + seconds

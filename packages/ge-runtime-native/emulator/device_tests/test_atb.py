@@ -99,9 +99,14 @@ def test_attention_of_one_new_token_with_pages(packed, caches):
     last = [2, 4]
     out = torch.empty(2, HEADS, SIZE).half().npu()
     torch_npu._npu_paged_attention(
-        query=query[last].npu(), key_cache=caches[0], value_cache=caches[1], block_table=TABLE.npu(),
-        context_lens=KNOWN, out=out, **WHOLE,
-    )  # fmt: skip
+        query=query[last].npu(),
+        key_cache=caches[0],
+        value_cache=caches[1],
+        block_table=TABLE.npu(),
+        context_lens=KNOWN,
+        out=out,
+        **WHOLE,
+    )
     torch.testing.assert_close(out.cpu().float(), expected(query, key, value)[last], **HALF)
 
 
@@ -129,10 +134,16 @@ def test_attention_whose_values_are_a_part_of_the_keys():
     query, latent = torch.randn(1, HEADS, 24).half(), torch.randn(2, BLOCK, 1, 24).half()
     out = torch.empty(1, HEADS, 16).half().npu()
     torch_npu._npu_paged_attention_mla(
-        query=query.npu(), key_cache=latent.npu(), num_kv_heads=1, num_heads=HEADS, scale_value=0.3,
-        block_table=torch.tensor([[1, 0]], dtype=int32).npu(), context_lens=torch.tensor([6], dtype=int32),
-        mla_vheadsize=16, out=out,
-    )  # fmt: skip
+        query=query.npu(),
+        key_cache=latent.npu(),
+        num_kv_heads=1,
+        num_heads=HEADS,
+        scale_value=0.3,
+        block_table=torch.tensor([[1, 0]], dtype=int32).npu(),
+        context_lens=torch.tensor([6], dtype=int32),
+        mla_vheadsize=16,
+        out=out,
+    )
     key = torch.cat((latent[1], latent[0, :2]))
     torch.testing.assert_close(out.cpu().float(), attention(query, key, key[..., :16], 0.3, first=9), **HALF)
 
@@ -169,7 +180,14 @@ def test_what_is_not_computed_is_refused(packed):
     pages = torch.zeros(5, BLOCK, GROUPS, SIZE).half().npu()
     with pytest.raises(RuntimeError, match="a compressed mask is a triangle"):  # noqa: PT012 - seen at either line
         torch_npu._npu_flash_attention_qlens(
-            query=query, key_cache=pages, value_cache=pages, block_table=TABLE.npu(), mask=mask, seq_len=KNOWN,
-            context_lens=KNOWN, out=torch.empty_like(query), **WHOLE,
-        )  # fmt: skip
+            query=query,
+            key_cache=pages,
+            value_cache=pages,
+            block_table=TABLE.npu(),
+            mask=mask,
+            seq_len=KNOWN,
+            context_lens=KNOWN,
+            out=torch.empty_like(query),
+            **WHOLE,
+        )
         torch.npu.synchronize()

@@ -233,9 +233,11 @@ def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_pat
     monkeypatch.setattr(torch_npu._C, "_aclop_start_dump", begin)
     monkeypatch.setattr(torch_npu._C, "_aclop_stop_dump", lambda: told.append("end"))
     call = compiled(
-        lambda cache, x: cache.add_(x) * torch.rand_like(x), dynamic=True, static_kernel_compile=True,
+        lambda cache, x: cache.add_(x) * torch.rand_like(x),
+        dynamic=True,
+        static_kernel_compile=True,
         _aclnn_static_shape_kernel_build_dir=str(tmp_path),
-    )  # fmt: skip
+    )
     for rows in (3, 3, 5):
         cache, x = torch.ones(rows, 4).npu(), torch.ones(rows, 4).npu()
         call(cache, x)

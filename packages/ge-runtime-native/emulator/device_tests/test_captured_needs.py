@@ -53,9 +53,16 @@ def _mlp(n):
 def _convolutions(n):
     nn = torch.nn
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU(), nn.AvgPool2d(2), nn.Conv2d(8, 16, 3), nn.ReLU(),
-        nn.Flatten(), nn.Linear(16 * 14 * 14, 10), nn.LogSoftmax(-1),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.SiLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(8, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 14 * 14, 10),
+        nn.LogSoftmax(-1),
+    )
     return model, (torch.randn(n, 3, 32, 32),)
 
 
@@ -80,13 +87,31 @@ MODELS = {
     "decode": lambda n: (Decode(), (torch.randn(n, 1, 32), torch.zeros(n, 64, 32), torch.tensor([3]))),
     "convolutions": _convolutions,
     "bert": _of_transformers("Bert", "Model", _tokens, vocab_size=128, **_SMALL),
-    "gpt2": _of_transformers("GPT2", "LMHeadModel", _tokens, vocab_size=128, n_embd=64, n_layer=2, n_head=4,
-                             use_cache=False, bos_token_id=1, eos_token_id=2),
-    "llama": _of_transformers("Llama", "ForCausalLM", _tokens, vocab_size=128, num_key_value_heads=2, use_cache=False,
-                              **_SMALL),
-    "resnet": _of_transformers("ResNet", "Model", lambda n: torch.randn(n, 3, 64, 64), embedding_size=16,
-                               hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic"),
-}  # fmt: skip
+    "gpt2": _of_transformers(
+        "GPT2",
+        "LMHeadModel",
+        _tokens,
+        vocab_size=128,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        use_cache=False,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "llama": _of_transformers(
+        "Llama", "ForCausalLM", _tokens, vocab_size=128, num_key_value_heads=2, use_cache=False, **_SMALL
+    ),
+    "resnet": _of_transformers(
+        "ResNet",
+        "Model",
+        lambda n: torch.randn(n, 3, 64, 64),
+        embedding_size=16,
+        hidden_sizes=[16, 32],
+        depths=[1, 1],
+        layer_type="basic",
+    ),
+}
 
 
 def made(name, size):

@@ -78,7 +78,9 @@ PROGRAMS = {
     "pdist": (lambda x: F.pdist(x), X),
     "repeat_interleave.self_int": (lambda x: x.repeat_interleave(3, 1), X),
     "repeat_interleave.self_Tensor": (
-        lambda x, n: x.repeat_interleave(n, 0, output_size=6), X, torch.tensor([1, 2, 1, 2])
+        lambda x, n: x.repeat_interleave(n, 0, output_size=6),
+        X,
+        torch.tensor([1, 2, 1, 2]),
     ),
     "silu": (lambda x: F.silu(x), X),
     "slogdet": (lambda x: torch.slogdet(x), POSITIVE),
@@ -89,14 +91,18 @@ PROGRAMS = {
     ),
     "where": (lambda x: torch.where(x > 0), X),
     "nn.MultiheadAttention": (
-        lambda m, x, k: m(x, x, x, attn_mask=k)[0], nn.MultiheadAttention(8, 2), torch.randn(5, 2, 8),
+        lambda m, x, k: m(x, x, x, attn_mask=k)[0],
+        nn.MultiheadAttention(8, 2),
+        torch.randn(5, 2, 8),
         torch.randn(5, 5),
     ),
     "nn.TransformerEncoderLayer": (
-        lambda m, x, k: m(x, src_mask=k), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), torch.randn(5, 2, 8),
+        lambda m, x, k: m(x, src_mask=k),
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0),
+        torch.randn(5, 2, 8),
         torch.randn(5, 5),
     ),
-}  # fmt: skip
+}
 
 # What differs, and why. Strict: what is the same must leave the table.
 WAYS = ("forward", "backward", "inference", "dynamic")
@@ -106,10 +112,14 @@ KNOWN: dict[tuple[str, str], str] = {
 } | {
     (name, "backward"): f"torch_npu has its own gradient of {op}, which is no composite, in place of torch's"
     for name, op in {
-        "gather": "gather", "multilabel_margin_loss": "gather", "stft": "_fft_r2c", "renorm": "renorm",
-        "fft_rfft": "_fft_r2c and _fft_c2r", "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
+        "gather": "gather",
+        "multilabel_margin_loss": "gather",
+        "stft": "_fft_r2c",
+        "renorm": "renorm",
+        "fft_rfft": "_fft_r2c and _fft_c2r",
+        "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
     }.items()
-}  # fmt: skip
+}
 
 
 class Seen(Exception):

@@ -22,9 +22,11 @@ def signs(data, size, dtype):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_packs_of_int4(dynamic):
     run = torch.compile(
-        lambda w: torch_npu.npu_convert_weight_to_int4pack(w), backend=torchair.get_npu_backend(), dynamic=dynamic,
+        lambda w: torch_npu.npu_convert_weight_to_int4pack(w),
+        backend=torchair.get_npu_backend(),
+        dynamic=dynamic,
         fullgraph=True,
-    )  # fmt: skip
+    )
     for rows in (4, 2):
         got = run(W[:rows].npu()).cpu()
         assert got.dtype == torch.int32
@@ -43,9 +45,11 @@ def test_signs_of_bits(dtype):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_casts_of_format(dynamic):
     run = torch.compile(
-        lambda x: torch_npu.npu_format_cast(x, 29) @ x, backend=torchair.get_npu_backend(), dynamic=dynamic,
+        lambda x: torch_npu.npu_format_cast(x, 29) @ x,
+        backend=torchair.get_npu_backend(),
+        dynamic=dynamic,
         fullgraph=True,
-    )  # fmt: skip
+    )
     for size in (16, 32):
         x = torch.randn(size, size)
         torch.testing.assert_close(run(x.npu()).cpu(), x @ x, rtol=1e-4, atol=1e-4)

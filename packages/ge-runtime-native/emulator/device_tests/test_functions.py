@@ -40,18 +40,28 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, (2, 3, 2)), [_rand(*X5)]),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), [_rand(*X5)]),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), [_rand(*X5)]),
-    "max_unpool2d": (lambda x, i: F.max_unpool2d(x.detach(), i, 2), [_rand(1, 1, 2, 2), torch.tensor([[[[0, 3], [8, 15]]]])]),
+    "max_unpool2d": (
+        lambda x, i: F.max_unpool2d(x.detach(), i, 2),
+        [_rand(1, 1, 2, 2), torch.tensor([[[[0, 3], [8, 15]]]])],
+    ),
     "affine_grid": (lambda t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False), [_rand(2, 2, 3)]),
     "cdist": (torch.cdist, [_rand(4, 5), _rand(3, 5)]),
     "pdist": (F.pdist, [_rand(5, 3)]),
     "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), [_rand(2, 4, 3, 3)]),
     "conv_tbc": (lambda x, w, b: torch.conv_tbc(x, w, b, 1), [_rand(6, 2, 3), _rand(3, 3, 4), _rand(4)]),
     "ctc_loss": (
-        lambda x, t: F.ctc_loss(x.log_softmax(-1), t, (6, 6), (2, 3)), [_rand(6, 2, 5), _ints(4, 2, 3) + 1],
+        lambda x, t: F.ctc_loss(x.log_softmax(-1), t, (6, 6), (2, 3)),
+        [_rand(6, 2, 5), _ints(4, 2, 3) + 1],
     ),
-    "embedding_bag": (lambda i, w: F.embedding_bag(i, w, torch.tensor([0, 2], device=w.device)), [_ints(5, 6), _rand(5, 3)]),
+    "embedding_bag": (
+        lambda i, w: F.embedding_bag(i, w, torch.tensor([0, 2], device=w.device)),
+        [_ints(5, 6), _rand(5, 3)],
+    ),
     "grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), [_rand(2, 3, 5, 5), _rand(2, 4, 4, 2)]),
-    "grid_sample 3d": (lambda x, g: F.grid_sample(x, g, align_corners=True), [_rand(1, 2, 3, 4, 5), _rand(1, 2, 2, 2, 3)]),
+    "grid_sample 3d": (
+        lambda x, g: F.grid_sample(x, g, align_corners=True),
+        [_rand(1, 2, 3, 4, 5), _rand(1, 2, 2, 2, 3)],
+    ),
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [_rand(2, 4, 5), _rand(4), _rand(4)]),
     "histc": (lambda x: torch.histc(x.detach(), 4, 0, 1), [_rand(10)]),
     "index_copy": (lambda x, y: x.index_copy(0, torch.tensor([0, 2], device=x.device), y), [_rand(3, 4), _rand(2, 4)]),
@@ -63,7 +73,10 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "isin": (lambda x: torch.isin(x, 2), [_ints(5, 4)]),
     "l1_loss": (F.l1_loss, [_rand(3, 4), _rand(4, 3).T]),
     "kl_div": (lambda x, t: F.kl_div(x.log(), t, reduction="sum"), [_rand(3, 4) + 0.1, _rand(4, 3).T]),
-    "kl_div log": (lambda x, t: F.kl_div(x.log(), t, log_target=True, reduction="mean"), [_rand(3, 4) + 0.1, _rand(4, 3).T]),
+    "kl_div log": (
+        lambda x, t: F.kl_div(x.log(), t, log_target=True, reduction="mean"),
+        [_rand(3, 4) + 0.1, _rand(4, 3).T],
+    ),
     "bce_with_logits": (lambda x, t: F.binary_cross_entropy_with_logits(x, t.detach()), [_rand(3, 4), _rand(4, 3).T]),
     "soft_margin": (lambda x, t: F.soft_margin_loss(x, t.detach()), [_rand(3, 4), _rand(3, 4).sign()]),
     "multilabel_margin": (F.multilabel_margin_loss, [_rand(3, 4), _ints(4, 3, 4)]),
@@ -82,12 +95,30 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "reflection_pad3d": (lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), "reflect"), [_rand(*X5)]),
     "replication_pad3d": (lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), "replicate"), [_rand(*X5)]),
     "searchsorted": (lambda x: torch.searchsorted(x.detach(), 0.5), [_rand(5).sort()[0]]),
-    "scatter_reduce sum": (lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "sum"), [_rand(3, 4), _rand(3, 4)]),
-    "scatter_reduce prod": (lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "prod"), [_rand(3, 4), _rand(3, 4)]),
-    "scatter_reduce mean": (lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "mean"), [_rand(3, 4), _rand(3, 4)]),
-    "scatter_reduce amax": (lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "amax"), [_rand(3, 4), _rand(3, 4)]),
-    "scatter_reduce amin": (lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "amin"), [_rand(3, 4), _rand(3, 4)]),
-    "unique_consecutive": (lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), [_ints(3, 9)]),
+    "scatter_reduce sum": (
+        lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "sum"),
+        [_rand(3, 4), _rand(3, 4)],
+    ),
+    "scatter_reduce prod": (
+        lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "prod"),
+        [_rand(3, 4), _rand(3, 4)],
+    ),
+    "scatter_reduce mean": (
+        lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "mean"),
+        [_rand(3, 4), _rand(3, 4)],
+    ),
+    "scatter_reduce amax": (
+        lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "amax"),
+        [_rand(3, 4), _rand(3, 4)],
+    ),
+    "scatter_reduce amin": (
+        lambda x, y: x.detach().scatter_reduce(0, _where(x), y.detach(), "amin"),
+        [_rand(3, 4), _rand(3, 4)],
+    ),
+    "unique_consecutive": (
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+        [_ints(3, 9)],
+    ),
     "unique_dim": (lambda x: torch.unique(x, dim=0, return_inverse=True), [_ints(2, 6, 2)]),
     "logit": (lambda x: torch.logit(x.detach(), 1e-3), [_rand(4)]),
     "shift": (lambda x: x << 2, [_ints(5, 4)]),
@@ -95,7 +126,9 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "embedding_renorm": (lambda i, w: F.embedding(i, w.detach().clone(), max_norm=0.5), [_ints(5, 6), _rand(5, 3)]),
     "fake_quant": (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -8, 7), [_rand(4)]),
     "fake_quant channels": (
-        lambda x, s: torch.fake_quantize_per_channel_affine(x, s.detach(), torch.zeros(3, dtype=torch.int32, device=x.device), 0, -8, 7),
+        lambda x, s: torch.fake_quantize_per_channel_affine(
+            x, s.detach(), torch.zeros(3, dtype=torch.int32, device=x.device), 0, -8, 7
+        ),
         [_rand(3, 4), _rand(3) + 0.1],
     ),
     "linear": (_resize("linear", align_corners=False), [_rand(*X3)]),
@@ -111,22 +144,45 @@ CALLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "nearest-exact 3d": (_resize("nearest-exact"), [_rand(*X5)]),
     "bilinear antialiased": (_resize("bilinear", antialias=True), [_rand(*X4)]),
     "bicubic antialiased": (_resize("bicubic", antialias=True), [_rand(*X4)]),
-}  # fmt: skip
+}
 for _name in (
-    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "expm1", "log", "log10", "log1p", "log2", "sigmoid", "sin",
-    "sinh", "tan", "tanh", "sign", "trunc", "round", "floor", "ceil", "frac",
-):  # fmt: skip
+    "acos",
+    "asin",
+    "atan",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "sigmoid",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+    "sign",
+    "trunc",
+    "round",
+    "floor",
+    "ceil",
+    "frac",
+):
     CALLS[f"foreach {_name}"] = (
-        lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()]), [_rand(3) * 0.9, _rand(2, 2)],
-    )  # fmt: skip
+        lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()]),
+        [_rand(3) * 0.9, _rand(2, 2)],
+    )
 for _name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow"):
     CALLS[f"foreach {_name} list"] = (
         lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()], [y.detach(), x.detach()]),
         [_rand(3) + 0.1, _rand(4)[:3] + 0.1],
     )
     CALLS[f"foreach {_name} scalar"] = (
-        lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()], 0.7), [_rand(3) + 0.1, _rand(2)],
-    )  # fmt: skip
+        lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()], 0.7),
+        [_rand(3) + 0.1, _rand(2)],
+    )
     CALLS[f"foreach {_name} scalars"] = (
         lambda x, y, f=getattr(torch, f"_foreach_{_name}"): f([x.detach(), y.detach()], [0.7, 2.0]),
         [_rand(3) + 0.1, _rand(2)],

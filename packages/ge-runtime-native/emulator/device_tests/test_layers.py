@@ -478,7 +478,11 @@ close(got[0].cpu(), var - rate * m / (v.sqrt() + 1e-4))
 )
 def test_elsewhere(code: str, settings: dict[str, str]):
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE + code], env={**os.environ, **settings}, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", ELSEWHERE + code],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-4000:]

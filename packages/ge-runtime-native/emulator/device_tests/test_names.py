@@ -37,5 +37,8 @@ def test_names(autoload: str, imports: str):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == [
-        "torchair.compiler.backend torchair.compiler.backend", "False False True", "[2.0, 2.0]", "True",
-    ]  # fmt: skip
+        "torchair.compiler.backend torchair.compiler.backend",
+        "False False True",
+        "[2.0, 2.0]",
+        "True",
+    ]

@@ -45,10 +45,12 @@ def test_a_transposed_tensor_is_a_copy_on_a_device_and_a_reshaped_one_is_not() -
     graph = Graph("moved")
     with building(graph):
         x = _input(graph)
-        order = graph.add("Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([1, 0]).numpy())},
-                          [(DataType.DT_INT64, (2,))]).outputs[0]  # fmt: skip
-        sizes = graph.add("Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([32, 128]).numpy())},
-                          [(DataType.DT_INT64, (2,))]).outputs[0]  # fmt: skip
+        order = graph.add(
+            "Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([1, 0]).numpy())}, [(DataType.DT_INT64, (2,))]
+        ).outputs[0]
+        sizes = graph.add(
+            "Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([32, 128]).numpy())}, [(DataType.DT_INT64, (2,))]
+        ).outputs[0]
         turned = ops.Transpose(x, order)
         plain = ops.Reshape(turned, sizes)
         graph.outputs = [ops.Relu(plain)]
@@ -60,8 +62,9 @@ def test_a_copy_on_a_device_keeps_nothing_alive() -> None:
     graph = Graph("freed")
     with building(graph):
         x = ops.Relu(_input(graph))
-        order = graph.add("Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([1, 0]).numpy())},
-                          [(DataType.DT_INT64, (2,))]).outputs[0]  # fmt: skip
+        order = graph.add(
+            "Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([1, 0]).numpy())}, [(DataType.DT_INT64, (2,))]
+        ).outputs[0]
         turned = ops.Transpose(x, order)
         other = ops.Abs(ops.Neg(turned))
         graph.outputs = [ops.Add(turned, other)]

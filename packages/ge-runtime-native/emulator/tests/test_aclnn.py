@@ -22,12 +22,30 @@ from ge_runtime.cpu import registry
 ROWS = aclnn.table()
 # Tensors that a function takes and the engine's operator does not: a call that gives one is refused.
 UNREAD = {
-    "activationInputOptional", "activationQuantOffsetOptional", "activationQuantScaleOptional",
-    "antiquantOffsetOptional", "antiquantScaleOptional", "betaOptional", "bias", "biasOptional",
+    "activationInputOptional",
+    "activationQuantOffsetOptional",
+    "activationQuantScaleOptional",
+    "antiquantOffsetOptional",
+    "antiquantScaleOptional",
+    "betaOptional",
+    "bias",
+    "biasOptional",
     "constExpertAlpha1Optional",
-    "constExpertAlpha2Optional", "constExpertVOptional", "elasticInfoOptional", "keyInRope", "keyRope", "offset",
-    "oriXOptional", "prefixOptional", "queryRope", "x1Offset", "yOffset", "yScale", "x2Offset", "x1OffsetOptional",
-}  # fmt: skip
+    "constExpertAlpha2Optional",
+    "constExpertVOptional",
+    "elasticInfoOptional",
+    "keyInRope",
+    "keyRope",
+    "offset",
+    "oriXOptional",
+    "prefixOptional",
+    "queryRope",
+    "x1Offset",
+    "yOffset",
+    "yScale",
+    "x2Offset",
+    "x1OffsetOptional",
+}
 CONVERTED = {name.split(".")[1] for name, _ in REGISTRY.awaited() if name.startswith("npu.")}
 
 

@@ -70,9 +70,15 @@ def stand_in(folder: Path, version: str) -> Path:
 
 
 FITTING = [  # torch, what belongs to it of the versions that were published
-    ("2.7.1", "2.7.1.post11"), ("2.8.0", "2.8.0.post5"), ("2.9.1+cpu", "2.9.1"), ("2.10.0", "2.10.0.post7"),
-    ("2.11.0", "2.11.0.post3"), ("2.12.1", "2.12.0.post3"), ("2.13.0+cpu", "2.13.0"), ("2.14.1", "2.14.0"),
-]  # fmt: skip
+    ("2.7.1", "2.7.1.post11"),
+    ("2.8.0", "2.8.0.post5"),
+    ("2.9.1+cpu", "2.9.1"),
+    ("2.10.0", "2.10.0.post7"),
+    ("2.11.0", "2.11.0.post3"),
+    ("2.12.1", "2.12.0.post3"),
+    ("2.13.0+cpu", "2.13.0"),
+    ("2.14.1", "2.14.0"),
+]
 
 
 def torch_is(monkeypatch, version: str) -> None:

@@ -159,10 +159,11 @@ def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
     """GE4011: a graph has collectives whose process groups are not open in this process."""
     places = "".join(f"\n  {n.op} of group '{n.attr('group')}': {origin(n)}" for n in nodes)
     return _error(
-        "GE4011", f"engine {engine} has no process groups for these collectives:{places}",
+        "GE4011",
+        f"engine {engine} has no process groups for these collectives:{places}",
         next="run the graph inside `with model.opened_groups():`, or with tair-run, in as many processes as saved it; "
         "for groups of torch.distributed use engine torch_npu (NPU tensors as inputs, or TAIR_ENGINE=torch_npu)",
-    )  # fmt: skip
+    )
 
 
 def device_refused(text: str, graph: Graph | None) -> EngineError:

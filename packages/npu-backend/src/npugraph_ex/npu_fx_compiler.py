@@ -19,9 +19,16 @@ from torchair.npu_fx_compiler import (
 )
 
 __all__ = [
-    "_CompiledFxArtifacts", "_CompiledFxGraph", "_NpuFxCompiler", "_optimize_fx", "_unpack_meta", "_unpack_meta_list",
-    "compile_fx", "get_compiler", "get_npu_backend",
-]  # fmt: skip
+    "_CompiledFxArtifacts",
+    "_CompiledFxGraph",
+    "_NpuFxCompiler",
+    "_optimize_fx",
+    "_unpack_meta",
+    "_unpack_meta_list",
+    "compile_fx",
+    "get_compiler",
+    "get_npu_backend",
+]
 
 __getattr__ = door(__name__)
 

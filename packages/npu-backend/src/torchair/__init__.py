@@ -40,9 +40,21 @@ _HOMES: Final = {
     "view": "tair_debug.ask",
 }
 _MODULES: Final = (
-    "_contrib", "_ge_concrete_graph", "_utils", "configs", "core", "experimental", "ge", "ge_concrete_graph",
-    "inference", "llm_datadist", "npu_fx_compiler", "ops", "patterns", "scope",
-)  # fmt: skip
+    "_contrib",
+    "_ge_concrete_graph",
+    "_utils",
+    "configs",
+    "core",
+    "experimental",
+    "ge",
+    "ge_concrete_graph",
+    "inference",
+    "llm_datadist",
+    "npu_fx_compiler",
+    "ops",
+    "patterns",
+    "scope",
+)
 
 __all__ = sorted((*_HOMES, *(m for m in _MODULES if m[0] != "_")))
 

@@ -37,9 +37,10 @@ def create_npu_tensors(shape: Sequence[int], dtype: torch.dtype, addresses: Sequ
     npu: Any = getattr(torch, "npu", None)
     if npu is None or not npu.is_available():
         raise EngineError(
-            "GE4031", "create_npu_tensors wraps device memory, and there is no device here",
+            "GE4031",
+            "create_npu_tensors wraps device memory, and there is no device here",
             next="on a host without an NPU allocate the cache with torch.empty",
-        )  # fmt: skip
+        )
     size = math.prod(shape) * dtype.itemsize
     device = torch.device("npu", npu.current_device())
     extension = importlib.import_module("torch_npu")._C
@@ -50,9 +51,13 @@ def create_npu_tensors(shape: Sequence[int], dtype: torch.dtype, addresses: Sequ
             "GE4031", "this torch_npu has no function that wraps device memory", next="install torch_npu 2.6 or newer"
         )
     meta = {
-        "size": torch.Size(shape), "stride": torch.empty(tuple(shape), device="meta").stride(), "dtype": dtype,
-        "storage_offset": 0, "device": device, "nbytes": size,
-    }  # fmt: skip
+        "size": torch.Size(shape),
+        "stride": torch.empty(tuple(shape), device="meta").stride(),
+        "dtype": dtype,
+        "storage_offset": 0,
+        "device": device,
+        "nbytes": size,
+    }
     return [make(meta, storage(address, device, size)) for address in addresses]
 
 

@@ -37,9 +37,10 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     if advice is None and near:
         advice = f"did you mean {' or '.join(f'{module}.{n}' for n in near)}?"
     return MissingName(
-        "GE1066", f"module {module!r} has no attribute {name!r}",
+        "GE1066",
+        f"module {module!r} has no attribute {name!r}",
         next=advice or "docs/compatibility.md lists the names that are there, and what stands for the others",
-    )  # fmt: skip
+    )
 
 
 def door(module: str) -> Callable[[str], Any]:

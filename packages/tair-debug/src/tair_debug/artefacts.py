@@ -63,9 +63,10 @@ def no_file(option: str, path: str | os.PathLike[str], error: OSError) -> Config
     """The error for a file or folder that could not be written, from an option that asked for it."""
     reason = error.strerror or str(error) or type(error).__name__
     return ConfigError(
-        "GE1041", f"{option}: cannot write {os.fspath(path)}: {reason}",
+        "GE1041",
+        f"{option}: cannot write {os.fspath(path)}: {reason}",
         next="give a folder that exists, may be written and has room; files written before are complete",
-    )  # fmt: skip
+    )
 
 
 def folder(path: str | os.PathLike[str], option: str) -> Path:

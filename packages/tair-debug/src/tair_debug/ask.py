@@ -169,9 +169,14 @@ def plan(
 
     values = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in sizes.items()}
     first = request.Request(
-        models.given(model, inputs, kwargs, config=config), Asked(backward=backward, dynamic=dynamic), soc, values, by,
-        None if calibrate is None else Path(calibrate), aicore_num,
-    )  # fmt: skip
+        models.given(model, inputs, kwargs, config=config),
+        Asked(backward=backward, dynamic=dynamic),
+        soc,
+        values,
+        by,
+        None if calibrate is None else Path(calibrate),
+        aicore_num,
+    )
     limit = request.size_of(memory_limit) if memory_limit else None
     return request.Plans(request.made([first, *(first.changed(text) for text in compare)]), by, limit)
 
@@ -319,9 +324,14 @@ def compare_of(
     from tair_debug import compare as work
 
     result = work.compare_model(
-        subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, isolate=isolate,
+        subject,
+        engine=work.engine(engine),
+        tolerance=tolerance,
+        backward=backward,
+        dynamic=dynamic,
+        isolate=isolate,
         output=output,
-    )  # fmt: skip
+    )
     backend = tracing.of_compiler("backend")
     whole = "the compiled model as a whole"
     if backend is not None and result.settled:
@@ -355,9 +365,14 @@ def digits_of(
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = weigh_model(
-            subject, engine=engine_named(engine), chip=chip, options=options, backward=backward, dynamic=dynamic,
+            subject,
+            engine=engine_named(engine),
+            chip=chip,
+            options=options,
+            backward=backward,
+            dynamic=dynamic,
             rtol=rtol,
-        )  # fmt: skip
+        )
     own = [text for w in said if (text := str(w.message)).startswith("torchair: ")]
     found.notes = list(dict.fromkeys(text.removeprefix("torchair: ") for text in own))
     return found

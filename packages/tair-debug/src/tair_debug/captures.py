@@ -51,8 +51,13 @@ class Need:
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
-        return {"size": self.size, **{name: getattr(self, name) for name in COUNTS}, "unmeasured": self.unmeasured,
-                "clashes": list(self.clashes), "possible_clashes": list(self.possible)}  # fmt: skip
+        return {
+            "size": self.size,
+            **{name: getattr(self, name) for name in COUNTS},
+            "unmeasured": self.unmeasured,
+            "clashes": list(self.clashes),
+            "possible_clashes": list(self.possible),
+        }
 
 
 @dataclass(repr=False)
@@ -114,8 +119,15 @@ class Captures(Answer):
                 yield sentence(line(f" {source}"), f"{name}:")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "soc": self.soc, "sizes": [need.as_dict() for need in self.needs], "sum": self.total,
-                "limits": self.limits, "sources": self.sources, "exceeded": self.exceeded}  # fmt: skip
+        return {
+            "ok": self.ok,
+            "soc": self.soc,
+            "sizes": [need.as_dict() for need in self.needs],
+            "sum": self.total,
+            "limits": self.limits,
+            "sources": self.sources,
+            "exceeded": self.exceeded,
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [need.as_dict() for need in self.needs]
@@ -138,8 +150,9 @@ def captures_of(
     """
     make = tracing.of_compiler("captured")
     if make is None:
-        raise ConfigError("GE1043", "nobody here captures graphs: the package torchair is not installed",
-                          next="pip install torchair")  # fmt: skip
+        raise ConfigError(
+            "GE1043", "nobody here captures graphs: the package torchair is not installed", next="pip install torchair"
+        )
     figures = chips.figures(soc)
     cores = figures.get("vector_cores")
     needs = []

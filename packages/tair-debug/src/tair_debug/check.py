@@ -68,9 +68,19 @@ class CheckRow:
 
     def as_dict(self) -> dict[str, Any]:
         v = self.verdict
-        return {"op": self.op, "types": self.types, "state": v.state, "strength": v.strength, "proven": v.proven,
-                "reason": v.reason, "evidence": list(v.sources), "casts": v.casts, "advice": v.advice,
-                "nodes": self.nodes, "source": self.places}  # fmt: skip
+        return {
+            "op": self.op,
+            "types": self.types,
+            "state": v.state,
+            "strength": v.strength,
+            "proven": v.proven,
+            "reason": v.reason,
+            "evidence": list(v.sources),
+            "casts": v.casts,
+            "advice": v.advice,
+            "nodes": self.nodes,
+            "source": self.places,
+        }
 
 
 @dataclass
@@ -153,9 +163,16 @@ class CheckReport:
         return [r for r in self.rows if not r.verdict.proven and r.verdict.state != "none"]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"soc": self.soc, "ok": self.ok, "proven": self.proven, "facts": self.origin, "counts": self.counts(),
-                "strengths": self.strengths(), "forms": [asdict(c) for c in self.choices],
-                "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+        return {
+            "soc": self.soc,
+            "ok": self.ok,
+            "proven": self.proven,
+            "facts": self.origin,
+            "counts": self.counts(),
+            "strengths": self.strengths(),
+            "forms": [asdict(c) for c in self.choices],
+            "rows": [r.as_dict() for r in self.rows],
+        }
 
 
 @dataclass(repr=False)
@@ -208,9 +225,14 @@ class Checks(Answer):
             yield sentence("--soc CHIP lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,
-                "refused": [r.as_dict() for r in self.refused], "graphs": self.graphs,
-                **self.stops.as_dict()}  # fmt: skip
+        return {
+            "ok": self.ok,
+            "chips": [r.as_dict() for r in self.reports],
+            "written": self.written,
+            "refused": [r.as_dict() for r in self.refused],
+            "graphs": self.graphs,
+            **self.stops.as_dict(),
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [{"soc": report.soc, **row.as_dict()} for report in self.reports for row in report.rows]

@@ -26,11 +26,14 @@ from tair_debug.terminal import Answer, Detail, answer, console, put, say, told,
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
-    name="tair", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="tair",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=_ABOUT,
     epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure.",
-)  # fmt: skip
+)
 
 
 def _version(wanted: bool) -> None:
@@ -106,9 +109,10 @@ def _unexpected(name: str, error: Exception) -> GeError:
     """The form of an error that nobody foresaw."""
     said = escape.line(str(error), 500)
     return ConfigError(
-        "GE1048", f"tair {name} failed in a way that it does not know: {type(error).__name__}: {said}",
+        "GE1048",
+        f"tair {name} failed in a way that it does not know: {type(error).__name__}: {said}",
         next=f"set {TRACEBACK}=1 for the traceback, and report it",
-    )  # fmt: skip
+    )
 
 
 @command("Which operators of a model have a converter.")
@@ -317,9 +321,12 @@ def minify(
     from tair_debug.measure import Tolerance
 
     result = work.minify(
-        asked.subject(target, real=True), engine=engine, tolerance=Tolerance(rtol, atol), backward=asked.backward,
+        asked.subject(target, real=True),
+        engine=engine,
+        tolerance=Tolerance(rtol, atol),
+        backward=asked.backward,
         dynamic=asked.dynamic,
-    )  # fmt: skip
+    )
     work.write(result, output, values=values)
     return show(result, detail, as_json)
 
@@ -424,9 +431,14 @@ def check(
         asked.none_for(source)
         subject = read_graph(Path(source))
     result = ask.check_of(
-        subject, soc=soc or (), cann=cann, strict=strict, backward=asked.backward, dynamic=asked.dynamic,
+        subject,
+        soc=soc or (),
+        cann=cann,
+        strict=strict,
+        backward=asked.backward,
+        dynamic=asked.dynamic,
         fake=not asked.real,
-    )  # fmt: skip
+    )
     if write_facts is not None:
         artefacts.write_text(write_facts, kernels.facts(cann).text(), "tair check --write-facts")
         result.written = str(write_facts)
@@ -451,9 +463,12 @@ def _captures(
     if len(socs) != 1:
         raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
     result = captures_of(
-        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        lambda size: asked.subject(source, size=size),
+        sizes_of(sizes),
+        socs[0],
+        fake=not asked.real,
         dynamic=asked.dynamic,
-    )  # fmt: skip
+    )
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
@@ -539,9 +554,13 @@ def profile(
     from tair_debug import profile as work
 
     result = work.profile_of(
-        asked.subject(target, real=True), engine=engine, warmup=warmup, runs=runs, backward=asked.backward,
+        asked.subject(target, real=True),
+        engine=engine,
+        warmup=warmup,
+        runs=runs,
+        backward=asked.backward,
         dynamic=asked.dynamic,
-    )  # fmt: skip
+    )
     if output is not None:
         work.write(result, output)
     return show(result, detail, as_json)

@@ -246,9 +246,10 @@ def engine(name: str = "cpu") -> Any:
     engines = {e.name: e for e in importlib.metadata.entry_points(group=ENGINES)}
     if name not in engines:
         raise ConfigError(
-            "GE1044", f"no engine {name!r}; installed: {', '.join(sorted(engines)) or 'none'}",
+            "GE1044",
+            f"no engine {name!r}; installed: {', '.join(sorted(engines)) or 'none'}",
             next="install ge-runtime-native[cpu] for the embedded engine",
-        )  # fmt: skip
+        )
     return engines[name].load()()
 
 
@@ -304,9 +305,16 @@ def compare_model(
             part = cut(gm)
             result.refused += part.refused
             pair = SideBySide(
-                part.gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"), isolate=isolate,
-                total=result.totals.append, settle=settle,
-            )  # fmt: skip
+                part.gm,
+                label,
+                engine,
+                tolerance,
+                add,
+                lambda text: note(f"{label}, {text}"),
+                isolate=isolate,
+                total=result.totals.append,
+                settle=settle,
+            )
         result.unmatched += pair.why.total()
         result.why += pair.why
         return _with_values_of(part, gm, pair) if part.calls else pair
@@ -648,9 +656,18 @@ class SideBySide:
         ours = got if other is None else _defined(got, expected, other)
         measured = self._measure(partner, call, ours, expected)
         row = ComparisonRow(
-            self.label, f"{home.path if home else ''}{node.name}", node.op, edge.index, fx.name, target, source, code,
-            measured, random, home.where() if home else "",
-        )  # fmt: skip
+            self.label,
+            f"{home.path if home else ''}{node.name}",
+            node.op,
+            edge.index,
+            fx.name,
+            target,
+            source,
+            code,
+            measured,
+            random,
+            home.where() if home else "",
+        )
         self.add(row, got, expected)
 
     def _measure(self, partner: _Partner, call: Call, got: torch.Tensor, expected: torch.Tensor) -> Measure:
@@ -667,9 +684,13 @@ class SideBySide:
             return measured
         size = judge.truth(target, *call, terms=True)
         return judge.judge(
-            got, expected, self.tolerance, _of(true, partner), terms=None if size is None else _of(size, partner),
+            got,
+            expected,
+            self.tolerance,
+            _of(true, partner),
+            terms=None if size is None else _of(size, partner),
             pointwise=torch.Tag.pointwise in getattr(target, "tags", ()),
-        )  # fmt: skip
+        )
 
     def _may_differ(self, fx: torch.fx.Node, why: str) -> None:
         if fx not in self.open:
@@ -712,8 +733,11 @@ def _view(got: torch.Tensor, expected: torch.Tensor) -> _View:
     """The nearest of the views that have eager's sizes."""
     if got.shape == expected.shape or got.numel() != expected.numel() or got.dim() > _VIEWED:
         return _View()
-    orders = [o for o in itertools.permutations(range(got.dim()))
-              if got.dim() != expected.dim() or got.permute(o).shape == expected.shape]  # fmt: skip
+    orders = [
+        o
+        for o in itertools.permutations(range(got.dim()))
+        if got.dim() != expected.dim() or got.permute(o).shape == expected.shape
+    ]
     views = [_View(o, tuple(got.permute(o).shape)) for o in orders]
     if len(views) < 2:
         return views[0] if views else _View()

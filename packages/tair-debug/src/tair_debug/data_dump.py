@@ -89,14 +89,17 @@ def selected(gm: torch.fx.GraphModule, keep: Filter | None) -> frozenset[torch.f
             answer = keep(node)
         except Exception as error:
             raise ConfigError(
-                "GE1042", f"config.debug.data_dump.filter raised on node %{node.name} ({target_text(node.target)}): "
-                f"{type(error).__name__}: {error}", next="repair the filter; it gets one torch.fx.Node",
-            ) from error  # fmt: skip
+                "GE1042",
+                f"config.debug.data_dump.filter raised on node %{node.name} ({target_text(node.target)}): "
+                f"{type(error).__name__}: {error}",
+                next="repair the filter; it gets one torch.fx.Node",
+            ) from error
         if answer is not None and not isinstance(answer, torch.fx.Node):
             raise ConfigError(
-                "GE1042", f"config.debug.data_dump.filter returned {answer!r} for node %{node.name}",
+                "GE1042",
+                f"config.debug.data_dump.filter returned {answer!r} for node %{node.name}",
                 next="return the node to keep it, None to drop it",
-            )  # fmt: skip
+            )
         if answer is not None:
             chosen.append(node)
     return frozenset(chosen)

@@ -189,9 +189,14 @@ class _Pair:
     """One ATen graph as GE graph, with rounding and without."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, label: str, engine: Any, options: Mapping[str, str], into: Digits,
+        self,
+        gm: torch.fx.GraphModule,
+        label: str,
+        engine: Any,
+        options: Mapping[str, str],
+        into: Digits,
         rtol: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         from ge_converters.conversion import convert_graph
 
         self.label, self.engine, self.options, self.into, self.rtol = label, engine, options, into, rtol
@@ -219,14 +224,17 @@ class _Pair:
         rules = getattr(whole, "rounded", None)
         if rules is None:
             raise ConfigError(
-                "GE1044", f"engine {getattr(self.engine, 'name', '?')!r} does not round as a chip does",
+                "GE1044",
+                f"engine {getattr(self.engine, 'name', '?')!r} does not round as a chip does",
                 next="leave --engine out: the embedded engine does",
-            )  # fmt: skip
+            )
         wanted = self._results(self.plain, args, state)
         self.into.tolerance = max(
-            [self.into.tolerance, *(DEFAULTS.get(w.dtype, (0.0, 0.0))[0] if self.rtol is None else self.rtol
-                                    for w in wanted)]
-        )  # fmt: skip
+            [
+                self.into.tolerance,
+                *(DEFAULTS.get(w.dtype, (0.0, 0.0))[0] if self.rtol is None else self.rtol for w in wanted),
+            ]
+        )
         moved = self.into.moved
         moved[self.label] = max(moved[self.label], _moved(self._results(whole, args, state), wanted))
         self.into.rounded += len(rules)
@@ -239,10 +247,18 @@ class _Pair:
         self.into.untried += left
         for rule, cost in found:
             p = rule.node.provenance
-            self.into.costs.append(Cost(
-                self.label, rule.path, rule.node.op, rule.text, cost, p.fx_name if p else "",
-                (p.source or p.module) if p else "", p.code.strip() if p else "",
-            ))  # fmt: skip
+            self.into.costs.append(
+                Cost(
+                    self.label,
+                    rule.path,
+                    rule.node.op,
+                    rule.text,
+                    cost,
+                    p.fx_name if p else "",
+                    (p.source or p.module) if p else "",
+                    p.code.strip() if p else "",
+                )
+            )
         torch.set_rng_state(state)
 
 

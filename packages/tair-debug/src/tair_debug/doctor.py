@@ -20,9 +20,18 @@ from ge_converters.base.torch_versions import untested
 from ge_converters.registry import REGISTRY
 
 _PACKAGES: Final = (
-    "torch", "torch_npu", "torchair", "ge-graph", "ge-converters", "ge-runtime-native", "tair-debug", "tair-export",
-    "numpy", "protobuf", "transformers",
-)  # fmt: skip
+    "torch",
+    "torch_npu",
+    "torchair",
+    "ge-graph",
+    "ge-converters",
+    "ge-runtime-native",
+    "tair-debug",
+    "tair-export",
+    "numpy",
+    "protobuf",
+    "transformers",
+)
 _CANN_HOMES: Final = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_CUSTOM_PATH")
 _VERSION_FILES: Final = ("version.cfg", "version.info", "ascend_toolkit_install.info", "compiler/version.info")
 

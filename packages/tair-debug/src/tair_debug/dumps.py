@@ -92,10 +92,13 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
     if not outputs:
         shown = escape.line(os.fspath(base))
         raise ConfigError(
-            "GE1045", f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
-            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is not a folder",
+            "GE1045",
+            f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
+            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)"
+            if base.is_dir()
+            else f"{shown} is not a folder",
             next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
-        )  # fmt: skip
+        )
     return sorted(outputs, key=lambda e: (e.time, e.index))
 
 
@@ -234,7 +237,14 @@ def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) ->
 def _row(entry: DumpedOutput, partner: DumpedOutput, measured: Measure) -> ComparisonRow:
     known = partner if partner.source else entry
     return ComparisonRow(
-        f"graph {entry.graph + 1} step {entry.step}", partner.node, partner.op, partner.index,
-        entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, measured,
+        f"graph {entry.graph + 1} step {entry.step}",
+        partner.node,
+        partner.op,
+        partner.index,
+        entry.fx or partner.fx,
+        entry.target or partner.target,
+        known.source,
+        known.code,
+        measured,
         inside=entry.inside,
-    )  # fmt: skip
+    )

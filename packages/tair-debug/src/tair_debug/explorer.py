@@ -64,7 +64,7 @@ def _node(page: dict[str, Any], spaces: list[str], number: int) -> dict[str, Any
             {"id": str(at), "attrs": [{"key": "tensor_shape", "value": text.split("  ", 1)[-1]}]}
             for at, text in enumerate(types)
         ],
-    }  # fmt: skip
+    }
 
 
 def _output(text: str) -> str:

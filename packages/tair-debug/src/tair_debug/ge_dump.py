@@ -28,9 +28,19 @@ OPTION: Final = "config.dump_config.dump_path"
 PROVENANCE: Final = "provenance.json"
 DEVICE: Final = 0
 STATISTICS: Final = (
-    "Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape", "Max Value", "Min Value", "Avg Value",
-    "Count Nan", "Count Negative Inf", "Count Positive Inf",
-)  # fmt: skip
+    "Input/Output",
+    "Index",
+    "Data Size",
+    "Data Type",
+    "Format",
+    "Shape",
+    "Max Value",
+    "Min Value",
+    "Avg Value",
+    "Count Nan",
+    "Count Negative Inf",
+    "Count Positive Inf",
+)
 
 
 def wanted_step(steps: str | None) -> Callable[[int], bool]:
@@ -134,12 +144,16 @@ def provenance_text(graph: Graph) -> str:
     """JSON: operator name to FX node, target, source line, and for one in a graph of a node ``NODE/SLOT`` of it."""
     origins = {
         clean(name): {
-            "fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code,
+            "fx": p.fx_name,
+            "target": p.fx_target,
+            "module": p.module,
+            "source": p.source,
+            "code": p.code,
             "inside": name.rpartition("/")[0] if n.graph is not graph else "",
         }
         for n, name in _named(graph)
         if (p := n.provenance) is not None
-    }  # fmt: skip
+    }
     return json.dumps(origins, indent=1) + "\n"
 
 

@@ -16,9 +16,10 @@ OPTION: Final = "config.debug.graph_dump.path"
 
 
 _FORMS: Final = {  # form to module and function, which load on first use
-    "txt": ("ge_graph.txt", "to_txt"), "pbtxt": ("ge_graph.pbtxt", "to_pbtxt"),
+    "txt": ("ge_graph.txt", "to_txt"),
+    "pbtxt": ("ge_graph.pbtxt", "to_pbtxt"),
     "html": ("tair_debug.graph_page", "to_html"),
-}  # fmt: skip
+}
 TYPES: Final = ("txt", "pbtxt", "py", "html")
 
 

@@ -23,14 +23,16 @@ def read_graph(path: Path) -> Graph:
     shown = escape.line(os.fspath(path))
     if path.suffix == ".py":
         raise ConfigError(
-            "GE1046", f"{shown} is a program, and reading it would run it",
+            "GE1046",
+            f"{shown} is a program, and reading it would run it",
             next="dump as txt, or give FILE.py:factory for a model",
-        )  # fmt: skip
+        )
     if path.suffix == ".pbtxt":
         raise ConfigError(
-            "GE1046", f"{shown} is a dump for TensorBoard and Netron, without data of constants; nothing reads it",
+            "GE1046",
+            f"{shown} is a dump for TensorBoard and Netron, without data of constants; nothing reads it",
             next="dump as txt (config.debug.graph_dump.type, or tair dump --type txt), or open it in one of the two",
-        )  # fmt: skip
+        )
     try:
         data = read_plain(path, _MOST_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -44,6 +46,7 @@ def read_graph(path: Path) -> Graph:
         raise
     except Exception as error:
         raise ArchiveError(
-            "GE5001", f"{shown} holds no graph: {type(error).__name__}: {escape.line(str(error), 500)}",
+            "GE5001",
+            f"{shown} holds no graph: {type(error).__name__}: {escape.line(str(error), 500)}",
             next="write the file again",
-        ) from error  # fmt: skip
+        ) from error

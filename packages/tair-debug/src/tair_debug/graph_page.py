@@ -185,9 +185,13 @@ def _node(
     about: list[tuple[str, str]] = []
     if origin is not None:
         about = [
-            ("FX node", origin.fx_name), ("target", origin.fx_target), ("FX code", origin.fx_text),
-            ("module", origin.module), ("source", origin.source), ("code", origin.code),
-        ]  # fmt: skip
+            ("FX node", origin.fx_name),
+            ("target", origin.fx_target),
+            ("FX code", origin.fx_text),
+            ("module", origin.module),
+            ("source", origin.source),
+            ("code", origin.code),
+        ]
     value = {"v": {k: figures[k] for k in ("time", "bytes", "unit")}} if figures else {}
     return {
         **value,

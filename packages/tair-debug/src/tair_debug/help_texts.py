@@ -12,12 +12,15 @@ from tair_debug.terminal import told
 
 # What typer itself says, by its own English.
 _OF_TYPER: Final = {
-    "Usage: ": "用法：", "Options": "选项", "Commands": "命令", "Arguments": "参数",
+    "Usage: ": "用法：",
+    "Options": "选项",
+    "Commands": "命令",
+    "Arguments": "参数",
     "Show this message and exit.": "显示帮助并退出。",
     "Install completion for the current shell.": "为当前 shell 安装命令补全。",
-    "Show completion for the current shell, to copy it or customize the installation.":
-        "显示当前 shell 的命令补全脚本，用于复制或自行安装。",
-}  # fmt: skip
+    "Show completion for the current shell, to copy it or customize "
+    "the installation.": "显示当前 shell 的命令补全脚本，用于复制或自行安装。",
+}
 _MARKS: Final = {"[required]": "[必需]", "[default: ": "[默认：", "required]": "必需]"}
 
 

@@ -21,13 +21,39 @@ _UNITS: Final = 2  # in the last place, whatever eager does: a rounding more, or
 _SHARE: Final = 4  # times eager's largest error: the largest of other roundings of as many elements is within that
 _ORDER: Final = 0.5  # times the size of the terms, in units of float32
 _DEPTH: Final = 3  # times the size of the result, likewise, for what accumulates otherwise
-_WIDE: Final = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
-                torch.complex32: torch.complex128, torch.complex64: torch.complex128}  # fmt: skip
-_SUMS: Final = frozenset((
-    "mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "linear", "convolution", "convolution_backward", "sum",
-    "mean", "cumsum", "index_add", "scatter_add", "index_put", "embedding_dense_backward", "avg_pool2d",
-    "_adaptive_avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward", "upsample_bilinear2d",
-))  # fmt: skip
+_WIDE: Final = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+_SUMS: Final = frozenset(
+    (
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "linear",
+        "convolution",
+        "convolution_backward",
+        "sum",
+        "mean",
+        "cumsum",
+        "index_add",
+        "scatter_add",
+        "index_put",
+        "embedding_dense_backward",
+        "avg_pool2d",
+        "_adaptive_avg_pool2d",
+        "avg_pool2d_backward",
+        "_adaptive_avg_pool2d_backward",
+        "upsample_bilinear2d",
+    )
+)
 """Operators that are sums of products of their operands, so that absolute operands give the size of the terms."""
 _BY_VALUE: Final = frozenset(
     ("sort", "topk", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "nanmedian", "mode")
@@ -67,8 +93,14 @@ def draws(node: torch.fx.Node) -> bool:
 
 def undefined(node: torch.fx.Node) -> bool:
     """Whether a node's elements are whatever lay in memory."""
-    return name_of(node.target) in ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided",
-                                    "empty_permuted")  # fmt: skip
+    return name_of(node.target) in (
+        "empty",
+        "new_empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty_strided",
+        "empty_permuted",
+    )
 
 
 def _wide(value: Any) -> Any:
@@ -153,9 +185,14 @@ def truth_of_graph(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
 
 
 def judge(
-    got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, true: Any, *, pointwise: bool = False,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: Tolerance,
+    true: Any,
+    *,
+    pointwise: bool = False,
     terms: Any = None,
-) -> Measure:  # fmt: skip
+) -> Measure:
     """Compare with eager, and both with the truth.
 
     Args:

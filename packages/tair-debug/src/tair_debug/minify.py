@@ -115,9 +115,14 @@ class Minified(Answer):
 
     def as_dict(self) -> dict[str, Any]:
         fault = self.fault and {"kind": self.fault.kind, "what": self.fault.what, "said": self.fault.said}
-        return {"ok": self.ok, "fault": fault, "before": self.before,
-                "operators": [] if self.program is None else [target_text(n.target) for n in self.program.calls],
-                "needs_values": list(self.valued), "written": [str(p) for p in self.written]}  # fmt: skip
+        return {
+            "ok": self.ok,
+            "fault": fault,
+            "before": self.before,
+            "operators": [] if self.program is None else [target_text(n.target) for n in self.program.calls],
+            "needs_values": list(self.valued),
+            "written": [str(p) for p in self.written],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         calls = [] if self.program is None else self.program.calls
@@ -411,8 +416,10 @@ def text_of(result: Minified, files: Mapping[int, str] = {}) -> str:
 
 
 _IMPORTS: Final = {
-    "operator": "import operator\n", "Path(__file__)": "from pathlib import Path\n\n", "np": "import numpy as np\n",
-}  # fmt: skip
+    "operator": "import operator\n",
+    "Path(__file__)": "from pathlib import Path\n\n",
+    "np": "import numpy as np\n",
+}
 _HELPERS: Final = {
     "drawn": (
         "    def drawn(seed, *sizes):\n"
@@ -439,9 +446,10 @@ def _lines(graph: torch.fx.Graph, names: Mapping[torch.fx.Node, str]) -> Iterato
 
 def _no_form(what: str) -> ConfigError:
     return ConfigError(
-        "GE1059", f"the smallest program holds {escape.line(what, 200)}, which a file of plain calls cannot say",
+        "GE1059",
+        f"the smallest program holds {escape.line(what, 200)}, which a file of plain calls cannot say",
         next="use the report on the screen or --json; give a smaller part of the model to tair minify",
-    )  # fmt: skip
+    )
 
 
 def _called(target: Any) -> str:

@@ -96,9 +96,13 @@ def load(
 
 
 def given(
-    model: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, fake: bool = True,
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    fake: bool = True,
     config: Any = None,
-) -> Subject:  # fmt: skip
+) -> Subject:
     """A model that exists, as a subject; with ``fake`` a copy without data, so that nothing is computed.
 
     Args:
@@ -129,9 +133,10 @@ def config_of(target: str) -> Any:
     made = _made(target, function_of(target))
     if not callable(getattr(made, "explain", None)):
         raise ConfigError(
-            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
+            "GE1043",
+            f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
             next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
-        )  # fmt: skip
+        )
     return made
 
 

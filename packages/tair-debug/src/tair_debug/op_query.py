@@ -40,12 +40,14 @@ def ge_operators(pattern: str) -> list[dict[str, Any]]:
         if matches(name, pattern):
             row = schema.get(name)
             assert row is not None
-            rows.append({
-                "name": name,
-                "inputs": [_port(p) for p in row.inputs],
-                "outputs": [_port(p) for p in row.outputs],
-                "attributes": [_attribute(a) for a in row.attrs],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "name": name,
+                    "inputs": [_port(p) for p in row.inputs],
+                    "outputs": [_port(p) for p in row.outputs],
+                    "attributes": [_attribute(a) for a in row.attrs],
+                }
+            )
     return rows
 
 

@@ -90,9 +90,17 @@ class Group:
         self.units.add(each.unit)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "operators": self.nodes, "flops": self.flops, "bytes": self.bytes,
-                "time_bound": self.bound, "time_estimate": None if self.open else self.estimate,
-                "without_estimate": self.open, "sizes_unknown": self.unknown, "units": sorted(self.units)}  # fmt: skip
+        return {
+            "name": self.name,
+            "operators": self.nodes,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "time_bound": self.bound,
+            "time_estimate": None if self.open else self.estimate,
+            "without_estimate": self.open,
+            "sizes_unknown": self.unknown,
+            "units": sorted(self.units),
+        }
 
 
 @dataclass
@@ -206,28 +214,56 @@ class Plan:
     def as_dict(self, by: str = "operator") -> dict[str, Any]:
         f = self.figures
         return {
-            "title": self.title, "chip": f.chip, "family": f.family,
-            "time": {"bound": self.bound, "estimate": self.estimate, "operators_measured": self.count("measured"),
-                     "operators_estimated": self.count("estimate"), "operators_without": self.count("unknown")},
-            "memory": {"bound": self.memory_bound, "estimate": self.memory_total, "has": f.get("memory"),
-                       "fits": self.fits},
-            "origins": self.origins, "calibrated": dict(self.shares), "notes": self.notes,
+            "title": self.title,
+            "chip": f.chip,
+            "family": f.family,
+            "time": {
+                "bound": self.bound,
+                "estimate": self.estimate,
+                "operators_measured": self.count("measured"),
+                "operators_estimated": self.count("estimate"),
+                "operators_without": self.count("unknown"),
+            },
+            "memory": {
+                "bound": self.memory_bound,
+                "estimate": self.memory_total,
+                "has": f.get("memory"),
+                "fits": self.fits,
+            },
+            "origins": self.origins,
+            "calibrated": dict(self.shares),
+            "notes": self.notes,
             "figures": {k: {"value": v, "source": f.sources[k]} for k, v in sorted(f.values.items())},
             "graphs": [_graph_dict(g, by) for g in self.graphs],
-        }  # fmt: skip
+        }
 
 
 def _graph_dict(plan: GraphPlan, by: str) -> dict[str, Any]:
     m, whole = plan.memory, plan.whole()
     return {
-        "name": plan.graph.name, "sizes": dict(plan.sizes), "flops": whole.flops, "bytes": whole.bytes,
-        "time_bound": plan.bound, "time_estimate": plan.estimate,
-        "memory": {"weights": plan.weights, "inputs": m.arguments - plan.weights, "updated_in_place": m.updated,
-                   "constants": m.constants, "outputs": m.outputs, "aliased": m.aliased, "temporary": m.temporary,
-                   "peak_bound": m.peak, "peak_packed": m.packed, "without_reuse": m.unreused,
-                   "total": m.total, "peak_at": m.peak_node, "sizes_unknown": len(m.unknown)},
+        "name": plan.graph.name,
+        "sizes": dict(plan.sizes),
+        "flops": whole.flops,
+        "bytes": whole.bytes,
+        "time_bound": plan.bound,
+        "time_estimate": plan.estimate,
+        "memory": {
+            "weights": plan.weights,
+            "inputs": m.arguments - plan.weights,
+            "updated_in_place": m.updated,
+            "constants": m.constants,
+            "outputs": m.outputs,
+            "aliased": m.aliased,
+            "temporary": m.temporary,
+            "peak_bound": m.peak,
+            "peak_packed": m.packed,
+            "without_reuse": m.unreused,
+            "total": m.total,
+            "peak_at": m.peak_node,
+            "sizes_unknown": len(m.unknown),
+        },
         "groups": [g.as_dict() for g in plan.groups(by)],
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)
@@ -291,8 +327,9 @@ def _planned(graph: Graph, settings: Settings, hints: Mapping[str, int], weights
         done = work.of(shapes, node)
         state = states.get(node.name, "")
         seconds = settings.times.seconds(node, shapes.of) if settings.times and done.unit != "none" else None
-        spent = time.of(done, settings.figures, node, limits=settings.limits, unit=state, measured=seconds,
-                        shares=settings.shares)  # fmt: skip
+        spent = time.of(
+            done, settings.figures, node, limits=settings.limits, unit=state, measured=seconds, shares=settings.shares
+        )
         nodes.append(NodePlan(node, done, spent, state))
     needed = memory.largest(gears)
     own = [n.outputs[0] for n in graph.inputs if n.provenance is not None and n.provenance.fx_name in weights]
@@ -458,11 +495,18 @@ def to_table(plan: Plan, by: str, most: int = 15) -> Table:
     rows = sorted(merged.values(), key=lambda g: (-g.estimate, -g.bytes, g.name))
     whole = sum(g.estimate for g in rows) or math.inf
     cells = [
-        [escape.line(g.name or "(no module)"), ", ".join(sorted(g.units)), str(g.nodes), number_text(g.flops),
-         size_text(g.bytes), time_text(g.bound), time_text(g.estimate) + (f" + {g.open} unknown" if g.open else ""),
-         f"{100 * g.estimate / whole:.1f} %"]
+        [
+            escape.line(g.name or "(no module)"),
+            ", ".join(sorted(g.units)),
+            str(g.nodes),
+            number_text(g.flops),
+            size_text(g.bytes),
+            time_text(g.bound),
+            time_text(g.estimate) + (f" + {g.open} unknown" if g.open else ""),
+            f"{100 * g.estimate / whole:.1f} %",
+        ]
         for g in rows[:most]
-    ]  # fmt: skip
+    ]
     if len(rows) > most:
         rest = sum(g.estimate for g in rows[most:])
         cells.append([f"… {len(rows) - most} more", "", "", "", "", "", time_text(rest), f"{100 * rest / whole:.1f} %"])
@@ -472,7 +516,8 @@ def to_table(plan: Plan, by: str, most: int = 15) -> Table:
 def beside(plans: Sequence[Plan]) -> Table:
     """Plans side by side."""
     rows: list[tuple[str, Callable[[Plan], str]]] = [
-        ("chip", lambda p: p.figures.chip), ("time, bound", lambda p: time_text(p.bound)),
+        ("chip", lambda p: p.figures.chip),
+        ("time, bound", lambda p: time_text(p.bound)),
         ("time, estimate", lambda p: time_text(p.estimate)),
         ("operators without estimate", lambda p: str(p.count("unknown"))),
         ("memory, bound", lambda p: size_text(p.memory_bound)),
@@ -482,7 +527,7 @@ def beside(plans: Sequence[Plan]) -> Table:
         ("operations", lambda p: number_text(sum(g.whole().flops for g in p.graphs))),
         ("bytes", lambda p: size_text(sum(g.whole().bytes for g in p.graphs))),
         ("operators", lambda p: str(sum(len(g.working()) for g in p.graphs))),
-    ]  # fmt: skip
+    ]
     return table(("", *(escape.line(p.title) for p in plans)), [[name, *map(say, plans)] for name, say in rows])
 
 
@@ -492,10 +537,15 @@ def node_data(plan: GraphPlan) -> dict[Node, dict[str, Any]]:
     for each in plan.nodes:
         t, w = each.time, each.work
         found[each.node] = {
-            "time": t.best, "bytes": w.bytes or 0, "unit": each.unit,
-            "rows": [("time", f"{time_text(t.value)} ({t.how}), at least {time_text(t.bound)}"),
-                     ("limited by", t.limit), ("unit", each.unit),
-                     ("operations", number_text(w.flops) if w.flops is not None else "unknown"),
-                     ("bytes", size_text(w.bytes))],
-        }  # fmt: skip
+            "time": t.best,
+            "bytes": w.bytes or 0,
+            "unit": each.unit,
+            "rows": [
+                ("time", f"{time_text(t.value)} ({t.how}), at least {time_text(t.bound)}"),
+                ("limited by", t.limit),
+                ("unit", each.unit),
+                ("operations", number_text(w.flops) if w.flops is not None else "unknown"),
+                ("bytes", size_text(w.bytes)),
+            ],
+        }
     return found

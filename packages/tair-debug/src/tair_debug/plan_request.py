@@ -23,11 +23,27 @@ from tair_debug.terminal import Answer, Detail, sentence
 if TYPE_CHECKING:
     from tair_debug.terminal import Part
 
-_UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
-                 "GB": 10**9, "TB": 10**12}  # fmt: skip
+_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
 _CORES: Final = re.compile(r"(\d{1,4})\|(\d{0,4})")
-_CHANGES: Final = ("soc=ascend950", "model=FILE.py:other", "config=FILE.py:make_config", "aicore_num=12|24", "reuse=no",
-                   "calibrate=op_summary.csv")  # fmt: skip
+_CHANGES: Final = (
+    "soc=ascend950",
+    "model=FILE.py:other",
+    "config=FILE.py:make_config",
+    "aicore_num=12|24",
+    "reuse=no",
+    "calibrate=op_summary.csv",
+)
 _ARCHIVES: Final = ("compiled_graph.air", "rank_0/compiled_graph0.air")
 
 
@@ -165,9 +181,10 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
         has = figures.get(name)
         if has is not None and limit > has:
             raise GraphError(
-                "GE3073", f"{limit} {name.replace('_', ' ')} asked for, {figures.chip} has {has:.0f}; GE refuses that",
+                "GE3073",
+                f"{limit} {name.replace('_', ' ')} asked for, {figures.chip} has {has:.0f}; GE refuses that",
                 next="ask for fewer",
-            )  # fmt: skip
+            )
     oracle = _oracle(figures)
     times = None if request.calibrate is None else measured.read(request.calibrate)
     shares = {} if times is None else plan.calibrated(times, figures)
@@ -180,9 +197,10 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
     open_ = sorted(known - request.sizes.keys() - subject.hints.keys())
     if open_:
         raise GraphError(
-            "GE3072", f"{escape.line(request.called, 300)}: sizes are open: {', '.join(open_)}",
+            "GE3072",
+            f"{escape.line(request.called, 300)}: sizes are open: {', '.join(open_)}",
             next=f"give their values: --size {open_[0]}=128",
-        )  # fmt: skip
+        )
     settings = plan.Settings(figures, oracle, request.sizes, limits, request.reuse, times, shares)
     found = plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
     found.notes += [f"form: {count} x {choice}" for choice, count in Counter(map(str, formed.choices)).items()]
@@ -265,8 +283,12 @@ class Plans(Answer):
             yield sentence(f" {plan.size_text(self.limit)}", "more memory is needed than", "red")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "memory_limit": self.limit, "plans": [p.as_dict(self.by) for p in self.plans],
-                "written": [str(p) for p in self.written]}  # fmt: skip
+        return {
+            "ok": self.ok,
+            "memory_limit": self.limit,
+            "plans": [p.as_dict(self.by) for p in self.plans],
+            "written": [str(p) for p in self.written],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [

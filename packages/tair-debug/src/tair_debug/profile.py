@@ -54,10 +54,14 @@ class Profile(Answer):
             found.setdefault(task.op, []).append(task.duration)
         total = sum(map(sum, found.values())) or 1.0
         rows = [
-            {"op": op, "calls": len(times) // self.runs, "us": round(sum(times) / self.runs, 3),
-             "share": round(sum(times) / total, 4)}
+            {
+                "op": op,
+                "calls": len(times) // self.runs,
+                "us": round(sum(times) / self.runs, 3),
+                "share": round(sum(times) / total, 4),
+            }
             for op, times in found.items()
-        ]  # fmt: skip
+        ]
         return sorted(rows, key=lambda row: -row["us"])
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
@@ -72,17 +76,27 @@ class Profile(Answer):
             yield shown(f"written: {path}")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": True, "engine": self.engine, "runs": self.runs, "operators": self.by_operator(),
-                "written": [str(path) for path in self.written]}  # fmt: skip
+        return {
+            "ok": True,
+            "engine": self.engine,
+            "runs": self.runs,
+            "operators": self.by_operator(),
+            "written": [str(path) for path in self.written],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return self.by_operator()
 
 
 def profile_of(
-    subject: Subject, *, engine: str = "cpu", warmup: int = 1, runs: int = 1, backward: bool = False,
+    subject: Subject,
+    *,
+    engine: str = "cpu",
+    warmup: int = 1,
+    runs: int = 1,
+    backward: bool = False,
     dynamic: bool = False,
-) -> Profile:  # fmt: skip
+) -> Profile:
     """Run the GE graphs of a model and time each operator.
 
     Args:

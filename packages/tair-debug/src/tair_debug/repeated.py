@@ -34,9 +34,19 @@ _CONSTANT: Final = re.compile(r"(_tensor_constant)(\d+)")
 # what dynamo does not follow either: torch's own code, and caches, which go another way in their first call
 _UNSEEN: Final = (os.path.dirname(torch.__file__) + os.sep, functools.__file__, __file__)
 _PLAIN: Final = (
-    bool, int, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout,
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
     torch.memory_format,
-)  # fmt: skip
+)
 _KEPT_APART: Final = ("_parameters", "_buffers", "_modules")
 
 
@@ -90,9 +100,10 @@ def stack_of(model: Any) -> Stack:
     if not isinstance(model, torch.nn.Module):
         raise Unlike("not a module")
     found = [
-        Stack(name, module, tuple(module)) for name, module in model.named_modules()
+        Stack(name, module, tuple(module))
+        for name, module in model.named_modules()
         if type(module) is torch.nn.ModuleList and len(module) >= _LEAST
-    ]  # fmt: skip
+    ]
     if not found:
         raise Unlike("no list of layers")
     stack = max(found, key=lambda s: len(s.layers))
@@ -389,11 +400,12 @@ class _Unrolled:
         # for the second and the third layer, position to that of its predecessor's result whose memory it shows
         self._views = {
             number: {
-                i: memory[number - 1][s] for i, n in enumerate(self._layers[number])
+                i: memory[number - 1][s]
+                for i, n in enumerate(self._layers[number])
                 if (s := _storage(n)) in memory[number - 1]
             }
             for number in (1, 2)
-        }  # fmt: skip
+        }
         for one, other in zip(second, third):
             self._check_pair(one, other)
         for node in self._behind:

@@ -76,8 +76,10 @@ class Stops:
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
-        return {"breaks": [b.as_dict() for b in self.breaks],
-                "recompilations": [r.as_dict() for r in self.recompilations]}  # fmt: skip
+        return {
+            "breaks": [b.as_dict() for b in self.breaks],
+            "recompilations": [r.as_dict() for r in self.recompilations],
+        }
 
 
 def _place(source: str, code: str, reason: str, hints: Sequence[str]) -> Iterator[Part]:

@@ -24,10 +24,14 @@ _STYLES: Final = {SUPPORTED: ("green", "good", 2), PARTIAL: ("yellow", "part", 1
 _HEADINGS: Final = tuple(
     {"en": english, "zh": chinese}
     for english, chinese in (
-        ("target", COLUMNS[0]), ("support", COLUMNS[2]), ("calls", COLUMNS[3]), ("reason", "原因"),
-        ("source", "源代码行"), ("calls' forms", "调用形式"),
+        ("target", COLUMNS[0]),
+        ("support", COLUMNS[2]),
+        ("calls", COLUMNS[3]),
+        ("reason", "原因"),
+        ("source", "源代码行"),
+        ("calls' forms", "调用形式"),
     )
-)  # fmt: skip
+)
 
 
 @dataclass(repr=False)
@@ -68,8 +72,13 @@ class Summary(Answer):
             yield sentence("--all lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "graphs": self.graphs, **self.stops.as_dict(),
-                "rows": [as_dict(r) for r in self.rows], "written": [str(p) for p in self.written]}  # fmt: skip
+        return {
+            "ok": self.ok,
+            "graphs": self.graphs,
+            **self.stops.as_dict(),
+            "rows": [as_dict(r) for r in self.rows],
+            "written": [str(p) for p in self.written],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [as_dict(r) for r in self.rows]
@@ -110,9 +119,13 @@ def to_html(rows: Sequence[TargetRow], title: str) -> str:
     """
     ordered = sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target))
     return render(
-        "summary.html.j2", title=title, lead={"en": lead(rows), "zh": _chinese_lead(rows)}, columns=_HEADINGS,
-        marks=[_mark(status, rows) for status in (MISSING, PARTIAL, SUPPORTED)], rows=[_cells(r) for r in ordered],
-    )  # fmt: skip
+        "summary.html.j2",
+        title=title,
+        lead={"en": lead(rows), "zh": _chinese_lead(rows)},
+        columns=_HEADINGS,
+        marks=[_mark(status, rows) for status in (MISSING, PARTIAL, SUPPORTED)],
+        rows=[_cells(r) for r in ordered],
+    )
 
 
 def _chinese_lead(rows: Sequence[TargetRow]) -> str:
@@ -132,15 +145,28 @@ def _cells(row: TargetRow) -> dict[str, Any]:
     target, _, status, calls, inputs, outputs = row.cells()
     forms = len(row.inputs)
     return {
-        "target": target, "status": {"en": ENGLISH[status], "zh": status}, "mark": mark, "rank": rank, "calls": calls,
-        "inputs": inputs, "outputs": outputs, "reasons": _lines(row.reasons), "sources": _lines(row.sources),
+        "target": target,
+        "status": {"en": ENGLISH[status], "zh": status},
+        "mark": mark,
+        "rank": rank,
+        "calls": calls,
+        "inputs": inputs,
+        "outputs": outputs,
+        "reasons": _lines(row.reasons),
+        "sources": _lines(row.sources),
         "forms": {"en": f"{forms} form{'s' if forms > 1 else ''}", "zh": f"{forms} 种形式"},
-    }  # fmt: skip
+    }
 
 
 def as_dict(row: TargetRow) -> dict[str, Any]:
     return {
-        "target": row.target, "kind": row.kind, "status": ENGLISH[row.status], "calls": row.calls,
-        "convertible": row.good, "inputs": dict(row.inputs), "outputs": dict(row.outputs),
-        "reasons": dict(row.reasons), "sources": dict(row.sources),
-    }  # fmt: skip
+        "target": row.target,
+        "kind": row.kind,
+        "status": ENGLISH[row.status],
+        "calls": row.calls,
+        "convertible": row.good,
+        "inputs": dict(row.inputs),
+        "outputs": dict(row.outputs),
+        "reasons": dict(row.reasons),
+        "sources": dict(row.sources),
+    }

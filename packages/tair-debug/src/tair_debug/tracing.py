@@ -58,9 +58,14 @@ class Captured:
 
 
 def run_with(
-    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False,
-    device_kernels: bool = False, stack: repeated.Stack | None = None,
-) -> Any:  # fmt: skip
+    subject: Subject,
+    compiled: Compiled,
+    *,
+    backward: bool = False,
+    dynamic: bool = False,
+    device_kernels: bool = False,
+    stack: repeated.Stack | None = None,
+) -> Any:
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
     The graphs have been through the FX passes that a compilation runs, if torchair is installed.
@@ -105,10 +110,16 @@ def run_with(
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         names[:] = [known.get(id(v)) for v in example_inputs]
         return run_aot(
-            gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
-            inference=compiler("forward"), decompositions=decomposition_table({}, device_kernels=device_kernels),
-            keep_inference_input_mutations=writes, more={}, tracing=KeepWhole(),
-        )  # fmt: skip
+            gm,
+            example_inputs,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("forward"),
+            decompositions=decomposition_table({}, device_kernels=device_kernels),
+            keep_inference_input_mutations=writes,
+            more={},
+            tracing=KeepWhole(),
+        )
 
     with torch.enable_grad() if backward else torch.no_grad():
         model = torch.compile(subject.model, backend=backend, dynamic=dynamic, fullgraph=stack is not None)
@@ -190,9 +201,10 @@ def capture(
     """
     if dynamic and fake and not symbols_of_fake_inputs():
         raise ConfigError(
-            "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
+            "GE1047",
+            f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
             next="trace with real tensors (--real)",
-        )  # fmt: skip
+        )
     # before torch 2.11 dynamo makes other fake inputs, so parameters are not known again
     if fake and symbols_of_fake_inputs() and not (backward or dynamic or device_kernels):
         graphs = _captured_by_layers(subject)
@@ -257,9 +269,10 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
         advice = "give its inputs: -i 'float32(4, 8)' once for each, or a factory that returns (model, inputs)"
     said = (str(error).strip().splitlines() or [""])[0]
     return ConfigError(
-        "GE1047", f"{subject.name}: tracing the model raised {type(error).__name__}: {escape.line(said, 500)}",
+        "GE1047",
+        f"{subject.name}: tracing the model raised {type(error).__name__}: {escape.line(said, 500)}",
         next=advice,
-    )  # fmt: skip
+    )
 
 
 def _mode_of(subject: Subject) -> Any:

@@ -675,14 +675,16 @@ def find(path: Path, rank: Rank) -> tuple[Path, Path]:
         )
     if inner := sorted(path.glob(f"rank_*/*{SUFFIX}")):
         raise errors.missing(
-            f"archives of {len(inner)} ranks, and this process is rank {rank.index} of {rank.count}", path,
+            f"archives of {len(inner)} ranks, and this process is rank {rank.index} of {rank.count}",
+            path,
             "start as many processes as saved it (RANK and WORLD_SIZE, or torch.distributed), or name one of the files",
-        )  # fmt: skip
+        )
     if airs := sorted(p.name for p in path.glob("*.air")):
         raise errors.missing(
-            f"no manifest; graph files: {', '.join(airs[:5])}", path,
+            f"no manifest; graph files: {', '.join(airs[:5])}",
+            path,
             "load graph files of others with tair_export.load_air",
-        )  # fmt: skip
+        )
     raise errors.missing("no archive in this folder", path, "give the path that the graph was saved to")
 
 

@@ -19,28 +19,40 @@ def model_relation(name: str, ranks: int, groups: Mapping[str, Sequence[int]]) -
         groups: Communication group to its ranks.
     """
     files = [f"{name}{r}.air" if ranks > 1 else f"{name}.air" for r in range(ranks)]
-    return _json({
-        "deploy_config": [{"submodel_name": f, "deploy_device_id_list": f"0:0:{r}"} for r, f in enumerate(files)],
-        "model_name_to_instance_id": [{"submodel_name": f, "model_instance_id": r} for r, f in enumerate(files)],
-        "comm_group": [{"group_name": g, "group_rank_list": str(list(members))} for g, members in groups.items()],
-        "rank_table": [{"rank_id": r, "model_instance_id": r} for r in range(ranks)],
-    })  # fmt: skip
+    return _json(
+        {
+            "deploy_config": [{"submodel_name": f, "deploy_device_id_list": f"0:0:{r}"} for r, f in enumerate(files)],
+            "model_name_to_instance_id": [{"submodel_name": f, "model_instance_id": r} for r, f in enumerate(files)],
+            "comm_group": [{"group_name": g, "group_rank_list": str(list(members))} for g, members in groups.items()],
+            "rank_table": [{"rank_id": r, "model_instance_id": r} for r in range(ranks)],
+        }
+    )
 
 
 def numa(ranks: int) -> bytes:
     """``numa_config.json``: the logical topology, one node with a device a rank."""
     kind, item = "<node type>", "<device type>"
     node = {
-        "node_id": 0, "node_type": kind, "is_local": True, "ipaddr": "127.0.0.1",
+        "node_id": 0,
+        "node_type": kind,
+        "is_local": True,
+        "ipaddr": "127.0.0.1",
         "item_list": [{"item_id": r, "device_id": r} for r in range(ranks)],
-    }  # fmt: skip
+    }
     nodes = {
-        "node_type": kind, "resource_type": "<X86 or Aarch>", "support_links": "[HCCS,PCIE,ROCE]", "item_type": item,
-        "inter_item_memory_access_mode": "<NUMA or UMA>", "item_topology": {},
-    }  # fmt: skip
+        "node_type": kind,
+        "resource_type": "<X86 or Aarch>",
+        "support_links": "[HCCS,PCIE,ROCE]",
+        "item_type": item,
+        "inter_item_memory_access_mode": "<NUMA or UMA>",
+        "item_topology": {},
+    }
     items = {
-        "item_type": item, "resource_type": "Ascend", "memory": "[DDR:64GB]", "aic_type": "[DAVINCI_V100:32]",
-    }  # fmt: skip
+        "item_type": item,
+        "resource_type": "Ascend",
+        "memory": "[DDR:64GB]",
+        "aic_type": "[DAVINCI_V100:32]",
+    }
     cluster = {"cluster_id": 0, "cluster_nodes": [node], "nodes_topology": {}}
     return _json({"cluster": [cluster], "node_def": [nodes], "item_def": [items]})
 

@@ -78,20 +78,27 @@ def unwritable(what: str, next: str) -> ArchiveError:
 def io(error: OSError, what: str, where: Path | str) -> ArchiveError:
     """GE5033: the system refuses to write."""
     hints = {
-        errno.ENOSPC: "free space on that disk, or save to another", errno.EDQUOT: "free space in your quota",
+        errno.ENOSPC: "free space on that disk, or save to another",
+        errno.EDQUOT: "free space in your quota",
         errno.EFBIG: "the limit on file sizes (ulimit -f, or the file system) is too low",
-        errno.EMFILE: "raise the limit on open files (ulimit -n)", errno.ENFILE: "close files on this host",
-        errno.EACCES: "choose a folder that you may write to", errno.EPERM: "choose a folder that you may write to",
-        errno.EROFS: "choose a folder that you may write to", errno.ENAMETOOLONG: "choose a shorter name or folder",
-        errno.ENOENT: "the folder vanished while writing: choose one that stays", errno.ENOTDIR: "choose a folder",
+        errno.EMFILE: "raise the limit on open files (ulimit -n)",
+        errno.ENFILE: "close files on this host",
+        errno.EACCES: "choose a folder that you may write to",
+        errno.EPERM: "choose a folder that you may write to",
+        errno.EROFS: "choose a folder that you may write to",
+        errno.ENAMETOOLONG: "choose a shorter name or folder",
+        errno.ENOENT: "the folder vanished while writing: choose one that stays",
+        errno.ENOTDIR: "choose a folder",
         errno.EEXIST: "choose a folder",
-    }  # fmt: skip
+    }
     place = error.filename if isinstance(error.filename, str) else os.fspath(where)
     code = errno.errorcode.get(error.errno or 0, "?")
     return ArchiveError(
-        "GE5033", f"{what}: {error.strerror or error} ({code})", where=escape.line(place),
+        "GE5033",
+        f"{what}: {error.strerror or error} ({code})",
+        where=escape.line(place),
         next=hints.get(error.errno or 0, "choose another folder") + "; what was there before is as it was",
-    )  # fmt: skip
+    )
 
 
 def linked_out(name: str, where: Path | str) -> ArchiveError:
@@ -103,9 +110,10 @@ def linked_out(name: str, where: Path | str) -> ArchiveError:
 def no_capture(reason: str) -> ArchiveError:
     """GE5031: nothing here can trace a model."""
     return ArchiveError(
-        "GE5031", f"no package here can trace a model: {reason}",
+        "GE5031",
+        f"no package here can trace a model: {reason}",
         next="save graphs where torchair is installed; hosts that only run them need tair-export alone",
-    )  # fmt: skip
+    )
 
 
 def bad_call(what: str, expected: str) -> ArchiveError:

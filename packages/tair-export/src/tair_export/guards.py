@@ -30,12 +30,25 @@ def _power(base: int, exponent: int) -> int:
 
 
 _TWO: Final[dict[str, Callable[[int, int], int]]] = {
-    "-": operator.sub, "//": operator.floordiv, "%": operator.mod, "**": _power, "==": operator.eq,
-    "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "-": operator.sub,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": _power,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _MANY: Final[dict[str, Callable[[list[int]], int]]] = {
-    "+": sum, "*": math.prod, "min": min, "max": max, "and": all, "or": any,
-}  # fmt: skip
+    "+": sum,
+    "*": math.prod,
+    "min": min,
+    "max": max,
+    "and": all,
+    "or": any,
+}
 _MARKS: Final = {"min", "max", "not"}
 
 

@@ -133,9 +133,13 @@ class CompiledModel:
         """
         check_options(options)
         archive = open_archive(
-            path_of(load_path), current() if rank is None else rank, verify=verify, allow_outside=allow_outside,
-            copy=copy, authenticate=authenticate,
-        )  # fmt: skip
+            path_of(load_path),
+            current() if rank is None else rank,
+            verify=verify,
+            allow_outside=allow_outside,
+            copy=copy,
+            authenticate=authenticate,
+        )
         graph, contract = read_graph(archive)
         states = _states(archive)
         groups = manifest.groups(archive.manifest, archive.path)

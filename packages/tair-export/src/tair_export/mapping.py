@@ -104,8 +104,13 @@ def _system() -> Any:
         library = ctypes.CDLL(None, use_errno=True)
         library.mmap.restype = ctypes.c_void_p
         library.mmap.argtypes = (
-            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-        )  # fmt: skip
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_int64,
+        )
         library.munmap.restype = ctypes.c_int
         library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     except (OSError, AttributeError):

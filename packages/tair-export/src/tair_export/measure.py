@@ -88,7 +88,11 @@ def described(seconds: Sequence[float], warm_up: int) -> dict[str, Any]:
     ordered = sorted(seconds)
     by_rank = {f"p{p}_ms": 1e3 * ordered[max(math.ceil(p / 100 * len(ordered)), 1) - 1] for p in _PERCENTILES}
     return {
-        "iterations": len(ordered), "warm_up": warm_up, "mean_ms": 1e3 * statistics.fmean(ordered),
-        "min_ms": 1e3 * ordered[0], **by_rank, "max_ms": 1e3 * ordered[-1],
+        "iterations": len(ordered),
+        "warm_up": warm_up,
+        "mean_ms": 1e3 * statistics.fmean(ordered),
+        "min_ms": 1e3 * ordered[0],
+        **by_rank,
+        "max_ms": 1e3 * ordered[-1],
         "runs_per_second": len(ordered) / sum(ordered) if sum(ordered) else math.inf,
-    }  # fmt: skip
+    }

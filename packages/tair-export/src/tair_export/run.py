@@ -261,22 +261,31 @@ def summary(archive: Archive) -> dict[str, Any]:
     sizes = archive.sizes()
     compared = f"SHA-256 of {len(sizes)} files and of the manifest, all equal" if archive.compared else "not compared"
     return {
-        **_described(archive.path, graph, contract), "kind": str(manifest.get("kind")), "format": manifest["version"],
-        "writer": manifest.get("writer"), "device": manifest.get("device"), "checksum": compared,
-        "states": sorted(map(str, manifest.get("states", {}))), "graph_bytes": sizes[manifest["graph"]],
-        "weight_files": len(manifest.get("weights", [])), "total_bytes": sum(sizes.values()),
+        **_described(archive.path, graph, contract),
+        "kind": str(manifest.get("kind")),
+        "format": manifest["version"],
+        "writer": manifest.get("writer"),
+        "device": manifest.get("device"),
+        "checksum": compared,
+        "states": sorted(map(str, manifest.get("states", {}))),
+        "graph_bytes": sizes[manifest["graph"]],
+        "weight_files": len(manifest.get("weights", [])),
+        "total_bytes": sum(sizes.values()),
         "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
-    }  # fmt: skip
+    }
 
 
 def _described(path: Path, graph: Graph, contract: Signature) -> dict[str, Any]:
     ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
     return {
-        "archive": str(path), "signature": contract.text(), "inputs": [describe(i) for i in contract.inputs],
+        "archive": str(path),
+        "signature": contract.text(),
+        "inputs": [describe(i) for i in contract.inputs],
         "outputs": [describe_output(o) for o in contract.outputs],
         "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
-        "nodes": len(graph.nodes), "constants": sum(n.op == "Const" for n in graph.nodes),
-    }  # fmt: skip
+        "nodes": len(graph.nodes),
+        "constants": sum(n.op == "Const" for n in graph.nodes),
+    }
 
 
 def is_bare(path: Path) -> bool:
@@ -289,11 +298,18 @@ def bare(path: Path) -> dict[str, Any]:
     graph = read_air(path)
     size = path.stat().st_size
     return {
-        **_described(path, graph, contract_of(graph, path)), "kind": "graph file alone", "format": "ge.proto",
-        "writer": None, "device": None,
+        **_described(path, graph, contract_of(graph, path)),
+        "kind": "graph file alone",
+        "format": "ge.proto",
+        "writer": None,
+        "device": None,
         "checksum": "none: a graph file without a manifest cannot show whether it, or its weights, were changed",
-        "states": [], "graph_bytes": size, "weight_files": 0, "total_bytes": size, "sha256": {},
-    }  # fmt: skip
+        "states": [],
+        "graph_bytes": size,
+        "weight_files": 0,
+        "total_bytes": size,
+        "sha256": {},
+    }
 
 
 def _show(info: dict[str, Any], as_json: bool) -> None:

@@ -404,8 +404,18 @@ def from_json(content: Any) -> Signature:
         if not isinstance(feed, str) and not (type(feed) is int and 0 <= feed < len(inputs)):
             raise ValueError(f"feed {feed!r}")
     names = tuple(_text(n) for n in _list(content, "names"))
-    return Signature(args, kwargs, names, result, inputs, outputs, tuple(feeds), _symbols(content.get("symbols")),
-                     _sizes(content.get("sizes", {})), _guards(content.get("guards", [])))  # fmt: skip
+    return Signature(
+        args,
+        kwargs,
+        names,
+        result,
+        inputs,
+        outputs,
+        tuple(feeds),
+        _symbols(content.get("symbols")),
+        _sizes(content.get("sizes", {})),
+        _guards(content.get("guards", [])),
+    )
 
 
 def _sizes(sizes: Any) -> dict[str, guards.Expr]:

@@ -122,10 +122,14 @@ def _constant(graph: Graph, node: Node, weight: Weight, path: str | None) -> Ten
 def file_attrs(weight: Weight, path: str) -> dict[str, Attr]:
     """Attributes of the FileConstant of a weight that fills a file."""
     return {
-        "dtype": Attr(Kind.TYPE, weight.dtype), "file_id": Attr(Kind.STRING, ""), "file_path": Attr(Kind.STRING, path),
-        "length": Attr(Kind.INT, weight.bytes), "location": Attr(Kind.STRING, path), "offset": Attr(Kind.INT, 0),
+        "dtype": Attr(Kind.TYPE, weight.dtype),
+        "file_id": Attr(Kind.STRING, ""),
+        "file_path": Attr(Kind.STRING, path),
+        "length": Attr(Kind.INT, weight.bytes),
+        "location": Attr(Kind.STRING, path),
+        "offset": Attr(Kind.INT, 0),
         "shape": Attr(Kind.LIST_INT, tuple(weight.shape)),
-    }  # fmt: skip
+    }
 
 
 def listing(weights: Sequence[Weight], files: Mapping[str, str], constants: Mapping[str, str]) -> list[dict[str, Any]]:

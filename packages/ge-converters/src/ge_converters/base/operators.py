@@ -29,9 +29,10 @@ class AbsentOperator(str):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LoweringError(
-            "GE2003", f"torch {torch.__version__} has no operator {self}",
+            "GE2003",
+            f"torch {torch.__version__} has no operator {self}",
             next="docs/versions.md says which versions of torch have what",
-        )  # fmt: skip
+        )
 
 
 class _Packet:

@@ -93,10 +93,19 @@ def _factory(dtype: torch.dtype, short: str) -> Callable[..., TensorLike]:
 
 
 _SHORT = {
-    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int8: "I8",
-    torch.int16: "I16", torch.int32: "I32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL",
-    torch.complex64: "C64", torch.complex128: "C128",
-}  # fmt: skip
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.complex128: "C128",
+}
 
 F32 = _factory(torch.float32, "F32")
 F16 = _factory(torch.float16, "F16")

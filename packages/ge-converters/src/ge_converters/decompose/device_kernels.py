@@ -21,9 +21,12 @@ def rules() -> dict[Any, Callable[..., Any]]:
     """
     aten = torch.ops.aten
     in_the_way = (
-        aten._weight_norm.default, aten.fill_diagonal_.default, aten.flatten_dense_tensors.default,
-        aten.gru_cell.default, aten.lstm_cell.default,
-    )  # fmt: skip
+        aten._weight_norm.default,
+        aten.fill_diagonal_.default,
+        aten.flatten_dense_tensors.default,
+        aten.gru_cell.default,
+        aten.lstm_cell.default,
+    )
     composed = decomposition_rules()
     found = {op: composed[op] for op in in_the_way if op in composed}
     sdpa = aten.scaled_dot_product_attention.default
@@ -49,9 +52,16 @@ def _attention(
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if all(type(size) is int for t in tensors for size in (*t.shape, *t.stride())):
         return device_kernel(
-            aten.scaled_dot_product_attention.default, query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
+            aten.scaled_dot_product_attention.default,
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
             enable_gqa=enable_gqa,
-        )  # fmt: skip
+        )
     fused = getattr(torch.ops.npu, "npu_fusion_attention_v3", None)
     if fused is None or dropout_p or enable_gqa or not _fused(query, key, value, attn_mask, is_causal):
         return attention_of_products(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -184,9 +184,16 @@ class _Call:
     """
 
     def __init__(
-        self, query: Tensor, key: Tensor, value: Tensor, score: Any, block_mask: Any, scale: float, score_buffers: Any,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score: Any,
+        block_mask: Any,
+        scale: float,
+        score_buffers: Any,
         mask_buffers: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         self.query, self.key, self.value = query, key, value
@@ -318,9 +325,16 @@ def _in_order_of(out: Tensor, like: Tensor) -> Tensor:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float, kernel_options: Any,
-    score_mod_other_buffers: Any = (), mask_mod_other_buffers: Any = (),
-) -> tuple[Tensor, ...]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float,
+    kernel_options: Any,
+    score_mod_other_buffers: Any = (),
+    mask_mod_other_buffers: Any = (),
+) -> tuple[Tensor, ...]:
     """What the higher-order operator gives: result, logarithms of the sums, and maxima of the rows, both by base 2.
 
     Of ``kernel_options`` only the results that are asked for matter; the others choose among equal kernels.
@@ -333,9 +347,7 @@ def forward(
         lower = torch.get_autocast_dtype(kind)
         query, key, value = (x if x.dtype == torch.float64 else x.to(lower) for x in (query, key, value))
     with torch.autocast(kind, enabled=False):
-        call = _Call(
-            query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers
-        )  # fmt: skip
+        call = _Call(query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
         fused = call.one_operator()
         asked = kernel_options.get("OUTPUT_MAX", True)
         asked |= kernel_options.get("OUTPUT_LOGSUMEXP", True) and call.needs_gradient()  # the operator has none of it
@@ -350,10 +362,21 @@ def forward(
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, grad_out: Tensor | None,
-    grad_logsumexp: Tensor | None, fw_graph: Any, joint_graph: Any, block_mask: Any, scale: float,
-    kernel_options: Any, score_mod_other_buffers: Any = (), mask_mod_other_buffers: Any = (),
-) -> Any:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    grad_out: Tensor | None,
+    grad_logsumexp: Tensor | None,
+    fw_graph: Any,
+    joint_graph: Any,
+    block_mask: Any,
+    scale: float,
+    kernel_options: Any,
+    score_mod_other_buffers: Any = (),
+    mask_mod_other_buffers: Any = (),
+) -> Any:
     """The gradients, for programs that call the operator of the gradient themselves; NotImplemented without its graph.
 
     Shapes: those of query, key and value, and of the tensors that the function of the scores reads.

@@ -225,11 +225,12 @@ def _dense_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if given.get("sparse") and given["weight"].requires_grad and torch.is_grad_enabled():
         rows, *_ = given["weight"].shape
         raise LoweringError(
-            "GE2015", f"{func.__name__}(..., sparse=True) of a table of {rows} rows gives a sparse gradient, and GE "
+            "GE2015",
+            f"{func.__name__}(..., sparse=True) of a table of {rows} rows gives a sparse gradient, and GE "
             "knows dense tensors only",
             next=f"write {_LOOKUPS[func]}(..., sparse=False) and an optimizer for dense gradients, or freeze the "
             'table; config.fallback = "split" makes the sparse gradient eagerly',
-        )  # fmt: skip
+        )
 
 
 _GATHERS: Final = (torch.gather, torch.Tensor.gather)
@@ -240,10 +241,11 @@ def _dense_gather(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     source = args[0] if args else kwargs["input"]
     if kwargs.get("sparse_grad") and source.requires_grad and torch.is_grad_enabled():
         raise LoweringError(
-            "GE2015", f"gather(..., sparse_grad=True) of a tensor of sizes {tuple(source.shape)} gives a sparse "
+            "GE2015",
+            f"gather(..., sparse_grad=True) of a tensor of sizes {tuple(source.shape)} gives a sparse "
             "gradient, and GE knows dense tensors only",
             next='write gather(..., sparse_grad=False); config.fallback = "split" makes the sparse gradient eagerly',
-        )  # fmt: skip
+        )
 
 
 class KeepWhole(TorchFunctionMode):  # type: ignore[misc]

@@ -137,8 +137,9 @@ class Lowering:
             Refusal: If it writes its operands.
         """
         gm = self.walk.env[function] if isinstance(function, torch.fx.Node) else function
-        walk = type(self.walk)(gm, f"{self.walk.graph.name}_{self.node.name}_{name}", self.walk.registry,
-                               self.walk.specialise)  # fmt: skip
+        walk = type(self.walk)(
+            gm, f"{self.walk.graph.name}_{self.node.name}_{name}", self.walk.registry, self.walk.specialise
+        )
         inner = InnerGraph(walk.graph)
         walk.graph.scope_attrs, walk.regions = dict(self.walk.graph.scope_attrs), self.walk.regions
         walk.context.outer = lambda symbol: self._symbol(inner, symbol)
@@ -359,9 +360,15 @@ class _Loop:
     """A While from a traced condition and body."""
 
     def __init__(
-        self, low: Lowering, operands: Sequence[Any], cond: InnerGraph, body: InnerGraph, specs: Sequence[TensorSpec],
-        same: Sequence[bool], stacked: bool,
-    ) -> None:  # fmt: skip
+        self,
+        low: Lowering,
+        operands: Sequence[Any],
+        cond: InnerGraph,
+        body: InnerGraph,
+        specs: Sequence[TensorSpec],
+        same: Sequence[bool],
+        stacked: bool,
+    ) -> None:
         self.low, self.operands, self.cond, self.body = low, operands, cond, body
         self.specs, self.same, self.stacked = specs, same, stacked
 
@@ -441,8 +448,9 @@ class _Rows:
         given: dict[Key, Tensor] = {_NUMBER: ge.Const(0, dtype=_I64), _LENGTH: low.value(length)}
         given |= {k: low.value(self.operands[k]) for k in range(carries)}
         given |= {("row", k): self._buffer(metas[k]) for k in wanted}
-        given |= {k: low.symbols[k] if k in low.symbols else low.value(self.operands[k]) for k in body.data
-                  if k not in given}  # fmt: skip
+        given |= {
+            k: low.symbols[k] if k in low.symbols else low.value(self.operands[k]) for k in body.data if k not in given
+        }
         cond = InnerGraph(Graph(f"{body.graph.name}_cond"))
         low.align([cond, body], list(given), given)
         with building(cond.graph):

@@ -90,9 +90,11 @@ class OpenScopes:
         if self._open:
             opened = self._open[-1][0]
             raise LoweringError(
-                "GE2008", f"scope {opened.name} ({opened.args}) is never closed", where=user_frame(opened)[0],
+                "GE2008",
+                f"scope {opened.name} ({opened.args}) is never closed",
+                where=user_frame(opened)[0],
                 next="add torch.ops.air.scope_exit.default() after the last node of the scope",
-            )  # fmt: skip
+            )
         for stream, producers in self._waits.items():
             if not self._after[stream]:
                 self._graph.output_control += [p for p in producers if p not in self._graph.output_control]
@@ -114,9 +116,11 @@ class OpenScopes:
     def _exit(self, node: torch.fx.Node) -> None:
         if not self._open:
             raise LoweringError(
-                "GE2008", f"{node.name} closes a scope but none is open", where=user_frame(node)[0],
+                "GE2008",
+                f"{node.name} closes a scope but none is open",
+                where=user_frame(node)[0],
                 next="add torch.ops.air.scope_enter.default(keys, values) in front of the scope's first node",
-            )  # fmt: skip
+            )
         self._open.pop()
         self._publish()
 

@@ -106,8 +106,11 @@ def lower(
         lowered.values, lowered.bodies = walk.env, walk.bodies
     logger.info(
         "%s: %d FX nodes to %d GE nodes in %.1f ms",
-        name, len(gm.graph.nodes), len(lowered.graph.nodes), (time.perf_counter() - start) * 1e3,
-    )  # fmt: skip
+        name,
+        len(gm.graph.nodes),
+        len(lowered.graph.nodes),
+        (time.perf_counter() - start) * 1e3,
+    )
     return lowered
 
 
@@ -182,9 +185,11 @@ class GraphLowering:
             self.fx_index[node] = index
             if "val" not in node.meta and node.users:
                 raise LoweringError(
-                    "GE2012", f"placeholder {node.name} has no meta['val']", where=user_frame(node)[0],
+                    "GE2012",
+                    f"placeholder {node.name} has no meta['val']",
+                    where=user_frame(node)[0],
                     next="trace with AOTAutograd or make_fx(tracing_mode='fake'), which record metas",
-                )  # fmt: skip
+                )
             value = node.meta.get("val")
             if higher_order.is_token(node):
                 self.env[node] = None
@@ -199,8 +204,9 @@ class GraphLowering:
         for index, node, value in later:
             if value.node.expr.is_Symbol:
                 self.context.symbols.define(
-                    value.node.expr, lambda i=index, n=node, v=value: self._scalar_input(n, i, v)  # type: ignore[misc]
-                )  # fmt: skip
+                    value.node.expr,
+                    lambda i=index, n=node, v=value: self._scalar_input(n, i, v),  # type: ignore[misc]
+                )
 
     def _tensor_input(self, node: FxNode, index: int, value: torch.Tensor, placement: str) -> None:
         if value.layout is not torch.strided:

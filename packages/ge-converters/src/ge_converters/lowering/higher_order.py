@@ -87,8 +87,9 @@ def written_views(given: Any, schema: Any) -> tuple[list[Any], dict[str, Any], d
     for name in _mutable_names(schema):
         own = {k[len(name) + 2 :]: kwargs.pop(k) for k in list(kwargs) if k.startswith(f"_{name}_")}
         if "length" in own:
-            views[name] = [_view({k[2:]: v for k, v in own.items() if re.match(rf"{i}_", k)}) for i in
-                           range(own["length"])]  # fmt: skip
+            views[name] = [
+                _view({k[2:]: v for k, v in own.items() if re.match(rf"{i}_", k)}) for i in range(own["length"])
+            ]
         else:
             views[name] = _view(own)
     return bases, kwargs, views

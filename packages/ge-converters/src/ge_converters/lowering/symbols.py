@@ -314,11 +314,22 @@ _RULES: Final[dict[str, Callable[[list[Scalar]], Scalar]]] = {
     **{
         f"OpaqueUnaryFn_{name}": _unary(op)
         for name, op in {
-            "sqrt": "Sqrt", "cos": "Cos", "cosh": "Cosh", "sin": "Sin", "sinh": "Sinh", "tan": "Tan", "tanh": "Tanh",
-            "asin": "Asin", "acos": "Acos", "atan": "Atan", "exp": "Exp", "log": "Log", "asinh": "Asinh",
+            "sqrt": "Sqrt",
+            "cos": "Cos",
+            "cosh": "Cosh",
+            "sin": "Sin",
+            "sinh": "Sinh",
+            "tan": "Tan",
+            "tanh": "Tanh",
+            "asin": "Asin",
+            "acos": "Acos",
+            "atan": "Atan",
+            "exp": "Exp",
+            "log": "Log",
+            "asinh": "Asinh",
         }.items()
     },
-}  # fmt: skip
+}
 
 
 def _chain(op: str, values: list[Scalar]) -> Scalar:

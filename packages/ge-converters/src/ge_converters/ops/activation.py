@@ -64,9 +64,12 @@ def nan_to_num(
     """
     limits = torch.finfo(to_torch(self.dtype))
     return _called(
-        "NanToNum", self, nan=0.0 if nan is None else float(nan),
-        posinf=limits.max if posinf is None else float(posinf), neginf=limits.min if neginf is None else float(neginf),
-    )  # fmt: skip
+        "NanToNum",
+        self,
+        nan=0.0 if nan is None else float(nan),
+        posinf=limits.max if posinf is None else float(posinf),
+        neginf=limits.min if neginf is None else float(neginf),
+    )
 
 
 @declare_supported([Support(f(4, 3), f(4, 3)) for f in (F32, F16, BF16)] + [Support(F32(3, 2), F32(3, 2), dim=0)])

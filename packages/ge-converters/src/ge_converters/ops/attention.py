@@ -115,10 +115,16 @@ def _attrs(spec: TensorSpec, scale: float | None, mode: int, dropout_p: float, m
         scale = 1.0 / math.sqrt(int(spec.size[3]))
     far = 2**31 - 1
     return {
-        "scale_value": float(scale), "keep_prob": 1.0, "pre_tockens": far, "next_tockens": far,
-        "head_num": int(spec.size[1]), "input_layout": "BNSD", "inner_precise": 2 if masked else 0,
-        "sparse_mode": mode, "pse_type": 0,
-    }  # fmt: skip
+        "scale_value": float(scale),
+        "keep_prob": 1.0,
+        "pre_tockens": far,
+        "next_tockens": far,
+        "head_num": int(spec.size[1]),
+        "input_layout": "BNSD",
+        "inner_precise": 2 if masked else 0,
+        "sparse_mode": mode,
+        "pse_type": 0,
+    }
 
 
 def attention(
@@ -167,9 +173,20 @@ def attention_gradient(
     bias, mask, mode = _masks(query, heads, attn_mask, is_causal, spec.size[2])
     top = ge.BroadcastTo(ge.Unsqueeze(cast(logsumexp, _F32), axes=[-1]), [-1, -1, -1, _REPEATS])
     dq, dk, dv, _ = ge.FlashAttentionScoreGrad(
-        query, key, value, grad, bias, None, None, mask, top, ge.OnesLike(top), None, out,
+        query,
+        key,
+        value,
+        grad,
+        bias,
+        None,
+        None,
+        mask,
+        top,
+        ge.OnesLike(top),
+        None,
+        out,
         **_attrs(spec, scale, mode, dropout_p, attn_mask is not None),
-    )  # fmt: skip
+    )
     return dq, dk, dv
 
 

@@ -76,7 +76,7 @@ def _training(
     gamma, beta = _affine(weight, bias, running_mean)
     y, new_mean, new_var, save_mean, save_rstd = ge.BatchNormV3(
         x, gamma, beta, running_mean, running_var, epsilon=float(eps), momentum=float(momentum), is_training=True
-    )  # fmt: skip
+    )
     _marked(x, y)
     return y, save_mean, save_rstd, new_mean, new_var
 
@@ -98,7 +98,7 @@ _INFERENCE_CASES = [
     Support(F32(4, 3), F32(3), F32(3), F32(3), F32(3, low=0.5), 0.1, 1e-5),
     Support(F32(2, 3, 7), F32(3), F32(3), F32(3), F32(3, low=0.5), 0.1, 1e-5),
     Support(F32(2, 3, 2, 4, 5), F32(3), F32(3), F32(3), F32(3, low=0.5), 0.1, 1e-5),
-]  # fmt: skip
+]
 
 
 @declare_supported(_INFERENCE_CASES)
@@ -128,12 +128,14 @@ def _native_batch_norm_legit_no_training(
 
 
 _TRAINING_CASES = [
-    *(_case(x, F32(3), True, 0.1, 1e-5, halves=(0, 3, 4)) for x in (
-        F32(2, 3, 4, 5), F16(2, 3, 4, 5), BF16(2, 3, 4, 5), F32(4, 3), F32(2, 3, 7), F32(2, 3, 2, 4, 5))),
+    *(
+        _case(x, F32(3), True, 0.1, 1e-5, halves=(0, 3, 4))
+        for x in (F32(2, 3, 4, 5), F16(2, 3, 4, 5), BF16(2, 3, 4, 5), F32(4, 3), F32(2, 3, 7), F32(2, 3, 2, 4, 5))
+    ),
     Support(F32(2, 3, 4, 5), None, None, F32(3), F32(3, low=0.5), True, 0.3, 1e-3),
     Support(BF16(2, 3, 4), BF16(3), None, BF16(3), BF16(3, low=0.5), True, 0.3, 1e-3).only(0),
     Support(F32(2, 3, 4, 5), F32(3), F32(3), F32(3), F32(3, low=0.5), False, 0.1, 1e-5),
-]  # fmt: skip
+]
 
 
 @declare_supported(_TRAINING_CASES)
@@ -267,14 +269,25 @@ _ALL = [True, True, True]
         ],
         aten.batch_norm_backward.default: [
             Support(F32(2, 3, 7), F32(2, 3, 7), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, _ALL, U8(0)),
-            Support(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), F32(3), F32(3, low=0.5), F32(0), F32(0), False, 1e-5,
-                    _ALL, U8(0)),
+            Support(
+                F32(2, 3, 4, 5),
+                F32(2, 3, 4, 5),
+                F32(3),
+                F32(3),
+                F32(3, low=0.5),
+                F32(0),
+                F32(0),
+                False,
+                1e-5,
+                _ALL,
+                U8(0),
+            ),
         ],
     },
     source="native_functions.yaml: native_batch_norm_backward, batch_norm_backward; GE BatchNormGradV3",
     takes=Takes("BatchNormGradV3"),
     names={"save_var": "save_invstd", "update": "train"},
-)  # fmt: skip
+)
 def batch_norm_backward(
     grad_out: Tensor,
     input: Tensor,
@@ -300,7 +313,7 @@ def batch_norm_backward(
     gamma = weight if weight is not None else ge.OnesLike(mean)
     results = ge.BatchNormGradV3(
         grad_out, input, gamma, mean, scale, mean, scale, is_training=train, epsilon=float(eps)
-    )  # fmt: skip
+    )
     _marked(input, grad_out, results[0])
     return [
         cast(r, s.dtype) if wanted and s is not None else None

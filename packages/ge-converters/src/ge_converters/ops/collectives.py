@@ -45,9 +45,10 @@ def _converter(op: str, *ops: str, **names: str) -> Callable[[F], F]:
     found = [getattr(functional, name).default for name in ops if hasattr(functional, name)]
     arguments = {a.name for target in found for a in target._schema.arguments}
     return register_fx_node_ge_converter(
-        dict.fromkeys(found, ()), source=f"torch _c10d_functional; GE {op}",
+        dict.fromkeys(found, ()),
+        source=f"torch _c10d_functional; GE {op}",
         names={name: parameter for name, parameter in names.items() if name in arguments},
-    )  # fmt: skip
+    )
 
 
 def _name(group: Any) -> str:
@@ -287,5 +288,7 @@ for _each in _IN_PLACE:
             getattr(functional, _each).default,
             f"{_each} writes its argument, and AOTAutograd cannot make it functional; call torch.distributed's own "
             "function or the functional form, which torch.compile captures",
-            module=__name__, source="torch _c10d_functional; GE none, torch has no functional form", title=_each,
-        )  # fmt: skip
+            module=__name__,
+            source="torch _c10d_functional; GE none, torch has no functional form",
+            title=_each,
+        )

@@ -120,12 +120,14 @@ _COPIED = [(f(value=[1.0, -0.0, 2.0]), f(value=[-1.0, 1.0, -0.0])) for f in (F32
 @register_fx_node_ge_converter(
     {
         aten.copysign.Tensor: [
-            *(Support(*pair) for pair in _COPIED), Support(I64(3), I64(3)), Support(F32(2, 3), F32(3))
+            *(Support(*pair) for pair in _COPIED),
+            Support(I64(3), I64(3)),
+            Support(F32(2, 3), F32(3)),
         ],
         aten.copysign.Scalar: [Support(x, n) for x, _ in _COPIED for n in (-1, 2.0)],
     },
     source="native_functions.yaml: copysign; GE Bitcast, SelectV2",
-)  # fmt: skip
+)
 def copysign(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """The size of self with the sign of other.
 

@@ -64,9 +64,12 @@ def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, output_paddin
     values = [
         numbers(name, given, spatial)
         for name, given in (
-            ("stride", stride), ("padding", padding), ("dilation", dilation), ("output_padding", output_padding)
+            ("stride", stride),
+            ("padding", padding),
+            ("dilation", dilation),
+            ("output_padding", output_padding),
         )
-    ]  # fmt: skip
+    ]
     if spatial == 1:
         values = [[1, *values[0]], [0, *values[1]], [1, *values[2]], [0, *values[3]]]
     steps, pads, spread, extra = values
@@ -95,9 +98,7 @@ def _transposed(x: Tensor, weight: Tensor, bias: Tensor | None, g: _Geometry, sp
         size = [0] * (g.spatial + 2)  # GE's sign for "derive the sizes from input, strides, pads and output_padding"
     else:
         size = [*known[:2], 1, *known[2:]] if g.flat else known
-    y: Tensor = getattr(ge, op)(
-        size, x, weight, bias, **g.attrs(), output_padding=[0, 0, *g.output_padding]
-    )  # fmt: skip
+    y: Tensor = getattr(ge, op)(size, x, weight, bias, **g.attrs(), output_padding=[0, 0, *g.output_padding])
     laid_out(g.spatial, x, weight, y)
     return y
 
@@ -177,20 +178,54 @@ def _followed_by_zeros(x: Tensor, counts: list[int]) -> Tensor:
 _ALL = [True, True, True]
 _BACKWARD_CASES = [
     Support(F32(2, 4, 6, 7), F32(2, 3, 8, 9), F32(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL),
-    Support(F32(2, 4, 6, 7), F32(2, 3, 8, 9), F32(4, 3, 3, 3), [0], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
-            [True, True, False]),
-    Support(F32(2, 4, 4, 5), F32(2, 2, 8, 9), F32(4, 1, 3, 3), [4], [2, 2], [1, 1], [1, 1], False, [0, 0], 2,
-            [False, True, True]),
-    Support(F16(2, 4, 6, 7), F16(2, 3, 8, 9), F16(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
-            _ALL).within(1e-2, 1e-2),  # eager's own sums of half products
+    Support(
+        F32(2, 4, 6, 7),
+        F32(2, 3, 8, 9),
+        F32(4, 3, 3, 3),
+        [0],
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [True, True, False],
+    ),
+    Support(
+        F32(2, 4, 4, 5),
+        F32(2, 2, 8, 9),
+        F32(4, 1, 3, 3),
+        [4],
+        [2, 2],
+        [1, 1],
+        [1, 1],
+        False,
+        [0, 0],
+        2,
+        [False, True, True],
+    ),
+    Support(
+        F16(2, 4, 6, 7), F16(2, 3, 8, 9), F16(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL
+    ).within(1e-2, 1e-2),  # eager's own sums of half products
     Support(BF16(2, 4, 6, 7), BF16(2, 3, 8, 9), BF16(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL),
     Support(F32(2, 4, 5), F32(2, 3, 10), F32(4, 3, 3), [4], [2], [1], [1], False, [0], 1, _ALL),
-    Support(F32(1, 4, 4, 4, 5), F32(1, 3, 5, 6, 7), F32(4, 3, 2, 3, 3), [4], [1, 1, 1], [0, 0, 0], [1, 1, 1], False,
-            [0, 0, 0], 1, _ALL),
+    Support(
+        F32(1, 4, 4, 4, 5),
+        F32(1, 3, 5, 6, 7),
+        F32(4, 3, 2, 3, 3),
+        [4],
+        [1, 1, 1],
+        [0, 0, 0],
+        [1, 1, 1],
+        False,
+        [0, 0, 0],
+        1,
+        _ALL,
+    ),
     Support(F32(2, 3, 10, 11), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [2, 2], [1, 1], [1, 1], True, [1, 0], 1, _ALL),
     Support(F32(2, 3, 18), F32(2, 4, 9), F32(4, 3, 3), [3], [2], [1], [1], True, [1], 1, _ALL),
     Support(F32(2, 3, 8, 15), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [1, 2], [1, 1], [2, 3], True, [1, 0], 1, _ALL),
-]  # fmt: skip
+]
 
 
 @declare_supported(_BACKWARD_CASES)

@@ -45,11 +45,13 @@ def _unset(forms: list[Support]) -> list[Support]:
             *(Support([2], 1, dtype=d) for d in _DTYPES),
         ],
         aten.new_full.default: [
-            Support(F32(2), [2, 3], 1.5), Support(F32(2), [2], 1, dtype=torch.int64), Support(BOOL(2), [], True)
+            Support(F32(2), [2, 3], 1.5),
+            Support(F32(2), [2], 1, dtype=torch.int64),
+            Support(BOOL(2), [], True),
         ],
     },
     source="native_functions.yaml: full; GE Fill",
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     {aten.ones.default: _SIZED, aten.new_ones.default: _NEW},
     source="native_functions.yaml: ones; GE Fill",

@@ -199,12 +199,15 @@ _MODES = [
 @register_fx_node_ge_converter(
     {
         aten.floor_divide.default: [
-            *(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3), Support(F32(4), -math.inf)
+            *(Support(*p) for p in _MODES),
+            Support(F32(4), 2),
+            Support(I64(4), 3),
+            Support(F32(4), -math.inf),
         ]
     },
     source="aten floor_divide; GE FloorDiv",
     fixed={"rounding_mode": "floor"},
-)  # fmt: skip
+)
 def div(self: Any, other: Any, *, rounding_mode: str | None = None, meta_outputs: TensorSpec) -> Tensor:
     """True division; with a rounding mode rounded down ('floor') or towards zero ('trunc').
 
@@ -243,11 +246,13 @@ def div(self: Any, other: Any, *, rounding_mode: str | None = None, meta_outputs
         ],
         aten.xlogy.Scalar_Other: [Support(F32(4), 2.0), Support(I64(4), 3), Support(F16(4), 0.5)],
         aten.xlogy.Scalar_Self: [
-            Support(2.0, F32(4, low=0.1)), Support(0, F32(value=[0.0, math.nan])), Support(3, I64(4, low=1))
+            Support(2.0, F32(4, low=0.1)),
+            Support(0, F32(value=[0.0, math.nan])),
+            Support(3, I64(4, low=1)),
         ],
     },
     source="native_functions.yaml: xlogy; GE Xlogy",
-)  # fmt: skip
+)
 def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self * log(other), 0 where self is 0, NaN where other is.
 
@@ -407,12 +412,13 @@ _FLOATS = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2)]
 @register_fx_node_ge_converter(
     {
         aten.hardtanh.default: [
-            *(Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))), Support(I64(2, 3), -2, 2)
+            *(Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))),
+            Support(I64(2, 3), -2, 2),
         ]
     },
     source="aten hardtanh; GE ClipByValueV2",
     names={"min_val": "min", "max_val": "max"},
-)  # fmt: skip
+)
 def clamp(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
     """Values held between two bounds, either of which may be missing; NaN stays.
 
@@ -512,14 +518,10 @@ _THREE = [Support(f(2, 3), f(2, 3), f(3, low=0.5), value=v) for f in (F32, F16, 
 
 
 @register_fx_node_ge_converter(
-    {
-        aten.addcmul.default: [
-            *_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))
-        ]
-    },
+    {aten.addcmul.default: [*_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))]},
     source="aten addcmul; GE Addcmul",
     fixed={"op": "Addcmul"},
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     {aten.addcdiv.default: [*_THREE, Support(F32(), F32(2), F32(2, low=0.5))]},
     source="aten addcdiv; GE Addcdiv",

@@ -19,14 +19,20 @@ _PADDINGS: Final = ("zeros", "border", "reflection")
 
 
 _IMAGES = [
-    *(Support(F32(2, 3, 4, 5), F32(2, 6, 7, 2, low=-1.2, high=1.2), i, p, c) for i in (0, 1, 2) for p in (0, 1, 2)
-      for c in (False, True)),
+    *(
+        Support(F32(2, 3, 4, 5), F32(2, 6, 7, 2, low=-1.2, high=1.2), i, p, c)
+        for i in (0, 1, 2)
+        for p in (0, 1, 2)
+        for c in (False, True)
+    ),
     Support(F64(2, 3, 4, 5), F64(2, 6, 7, 2, low=-1.2, high=1.2), 0, 0, False),
-]  # fmt: skip
+]
 _VOLUMES = [
     Support(F32(1, 2, 3, 4, 5), F32(1, 2, 3, 4, 3, low=-1.2, high=1.2), i, p, c)
-    for i in (0, 1) for p in (0, 1, 2) for c in (False, True)
-]  # fmt: skip
+    for i in (0, 1)
+    for p in (0, 1, 2)
+    for c in (False, True)
+]
 
 
 @register_fx_node_ge_converter(
@@ -57,9 +63,13 @@ def grid_sampler(
     """
     (x, at), back = carried(op, input, cast(grid, input.dtype))
     y = getattr(ge, op)(
-        x, at, interpolation_mode=_INTERPOLATIONS[interpolation_mode], padding_mode=_PADDINGS[padding_mode],
-        align_corners=align_corners, **layout,
-    )  # fmt: skip
+        x,
+        at,
+        interpolation_mode=_INTERPOLATIONS[interpolation_mode],
+        padding_mode=_PADDINGS[padding_mode],
+        align_corners=align_corners,
+        **layout,
+    )
     laid_out(input.rank - 2, x, y)
     return back(y)
 
@@ -110,8 +120,12 @@ def grid_sampler_backward(
     inner = carrier(op, input.dtype)
     grad, x, at = (cast(t, inner) for t in (grad_output, input, grid))
     results = getattr(ge, op)(
-        grad, x, at, interpolation_mode=_INTERPOLATIONS[interpolation_mode], padding_mode=_PADDINGS[padding_mode],
+        grad,
+        x,
+        at,
+        interpolation_mode=_INTERPOLATIONS[interpolation_mode],
+        padding_mode=_PADDINGS[padding_mode],
         align_corners=align_corners,
-    )  # fmt: skip
+    )
     laid_out(input.rank - 2, grad, x, results[0])
     return [cast(r, s.dtype) if w and s is not None else None for r, w, s in zip(results, output_mask, meta_outputs)]

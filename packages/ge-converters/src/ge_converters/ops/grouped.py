@@ -28,9 +28,18 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor, group_type: int) ->
             f"{weight.dtype.name}; cast them to one of these"
         )
     (result,) = ge.GroupedMatmul(
-        [x], [weight], [], [], [], [], [], cast(ends, DataType.DT_INT64), split_item=_ONE_OUTPUT,
-        group_type=group_type, size_of_y=1,
-    )  # fmt: skip
+        [x],
+        [weight],
+        [],
+        [],
+        [],
+        [],
+        [],
+        cast(ends, DataType.DT_INT64),
+        split_item=_ONE_OUTPUT,
+        group_type=group_type,
+        size_of_y=1,
+    )
     return result
 
 

@@ -154,8 +154,11 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False, *, meta_outputs: An
     if self.rank == 0:
         return self, _long(0)
     axis = dim % self.rank
-    (x,), back = (([cast(self, _D.DT_INT32)], lambda y: cast(y, _D.DT_BOOL)) if self.dtype == _D.DT_BOOL
-                  else carried("Equal", self))  # fmt: skip
+    (x,), back = (
+        ([cast(self, _D.DT_INT32)], lambda y: cast(y, _D.DT_BOOL))
+        if self.dtype == _D.DT_BOOL
+        else carried("Equal", self)
+    )
     last = move("Transpose", x, ints(_swapped(x.rank, axis)))
     pairs = ge.Equal(ge.Unsqueeze(last, axes=[-1]), ge.Unsqueeze(last, axes=[-2]))
     counts = ge.ReduceSum(cast(pairs, _D.DT_INT32), [-1], keep_dims=False)

@@ -190,7 +190,7 @@ def _permutation(pivots: Tensor, sizes: Sequence[int], count: int) -> Tensor:
 @register_fx_node_ge_converter(aten.linalg_lu_factor_ex.default, source="aten linalg_lu_factor_ex; GE Lu")
 def linalg_lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False, meta_outputs: Any
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """LU factors in one matrix, pivots, and LAPACK's info.
 
     Shapes: A [.., n, n]; a matrix with more columns is decomposed into this before.
@@ -331,7 +331,7 @@ def _triangular(matrix: Tensor, rhs: Tensor, upper: bool, adjoint: bool = False)
 @register_fx_node_ge_converter(aten._linalg_solve_ex.default, source="aten _linalg_solve_ex; GE MatrixSolve, Lu")
 def _linalg_solve_ex(
     A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False, meta_outputs: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """X with A X = B (X A = B if not left), the LU factorisation that its gradient uses, and LAPACK's info.
 
     Shapes: A [.., n, n]; B [.., n, k], or one vector a matrix; leading dims broadcast.
@@ -380,7 +380,7 @@ def _factors_if_any(x: Tensor, meta: TensorSpec) -> Any:
 )
 def linalg_solve_triangular(
     self: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False, meta_outputs: TensorSpec
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """X with self X = B (X self = B if not left), of self only one triangle being read.
 
     Emits:  MatrixTriangularSolve.
@@ -464,7 +464,7 @@ def cholesky_inverse(self: Tensor, upper: bool = False, *, meta_outputs: TensorS
 @register_fx_node_ge_converter(aten.linalg_lu_solve.default, source="aten linalg_lu_solve; GE MatrixTriangularSolve")
 def linalg_lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False, meta_outputs: TensorSpec
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """X with A X = B, or X A = B, or the same with the conjugate transpose of A, from the LU factorisation of A.
 
     Emits:  MatrixTriangularSolve twice; the rows exchanged by GatherElements.
@@ -526,7 +526,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced", *, meta_outputs: Any) -> tuple[T
 @register_fx_node_ge_converter(aten._linalg_svd.default, source="aten _linalg_svd; GE Svd")
 def _linalg_svd(
     A: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None, meta_outputs: Any
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """U, the singular values, and the conjugate transpose of V.
 
     Emits:  Svd, Transpose.
@@ -550,9 +550,7 @@ def _real(x: Tensor, dtype: DataType) -> Tensor:
     + [Support(F32(value=_A), u, False) for u in ("L", "U")]
 )
 @register_fx_node_ge_converter(aten._linalg_eigh.default, source="aten _linalg_eigh; GE SelfAdjointEig")
-def _linalg_eigh(
-    A: Tensor, UPLO: str = "L", compute_v: bool = True, *, meta_outputs: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _linalg_eigh(A: Tensor, UPLO: str = "L", compute_v: bool = True, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of a matrix that is its own conjugate transpose, one triangle being read.
 
     Emits:  SelfAdjointEig.

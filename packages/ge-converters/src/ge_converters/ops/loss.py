@@ -73,7 +73,7 @@ def nll_loss_forward(
         weight = cast(weight, self.dtype)
     loss, total = ge.NLLLoss(
         self, target, weight, reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index)
-    )  # fmt: skip
+    )
     if reduction == 0:
         total = ge.Const(0.0, dtype=meta_outputs[1].dtype)  # torch leaves the total at 0 when it is not used
     return cast(loss, meta_outputs[0].dtype), cast(total, meta_outputs[1].dtype)
@@ -119,9 +119,14 @@ def nll_loss_backward(
         size = meta_outputs.size[axis]
         weight = filled_constant([size if isinstance(size, int) else axis_size(self, axis)], 1.0, self.dtype)
     result = ge.NLLLossGrad(
-        self, cast(grad_output, self.dtype), target, cast(weight, self.dtype), cast(total_weight, self.dtype),
-        reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index),
-    )  # fmt: skip
+        self,
+        cast(grad_output, self.dtype),
+        target,
+        cast(weight, self.dtype),
+        cast(total_weight, self.dtype),
+        reduction=_REDUCTIONS[reduction],
+        ignore_index=_ignored(ignore_index),
+    )
     return cast(result, meta_outputs.dtype)
 
 
@@ -170,11 +175,19 @@ def _embedding_bag(
     Emits:  EmbeddingBag.
     """
     need_floats("EmbeddingBag", weight)
-    results: list[Tensor] = list(ge.EmbeddingBag(
-        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
-        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
-        padding_idx=padding_idx,
-    ))  # fmt: skip
+    results: list[Tensor] = list(
+        ge.EmbeddingBag(
+            weight,
+            indices,
+            cast(offsets, indices.dtype),
+            per_sample_weights,
+            mode=("sum", "mean", "max")[mode],
+            scale_grad_by_freq=scale_grad_by_freq,
+            sparse=sparse,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+        )
+    )
     if isinstance(meta_outputs[1].size[0], int) and meta_outputs[1].size[0] == 0:
         results[1] = ge.Const(np.zeros((0,), np.int64))  # torch does not note the bag of each index
     made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, meta_outputs)]
@@ -202,18 +215,46 @@ _OFFSETS = I64(value=[0, 2])
 @declare_supported(
     [
         *(
-            Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(0), 6, False,
-                    mode, None)
+            Support(
+                F32(2, 4),
+                I64(5, low=0, high=6),
+                I64(value=[0, 0, 1, 1, 1]),
+                I64(value=[2, 3]),
+                I64(0),
+                6,
+                False,
+                mode,
+                None,
+            )
             for mode in (0, 1)
         ),
-        Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(0), 6, False, 0,
-                F32(5)),
-        Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]),
-                I64(2, 4, low=0, high=6), 6, False, 2, None),
-        Support(F32(3, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3, 0]),
-                I64(3, 4, low=0, high=6), 6, False, 2, None),
+        Support(
+            F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(0), 6, False, 0, F32(5)
+        ),
+        Support(
+            F32(2, 4),
+            I64(5, low=0, high=6),
+            I64(value=[0, 0, 1, 1, 1]),
+            I64(value=[2, 3]),
+            I64(2, 4, low=0, high=6),
+            6,
+            False,
+            2,
+            None,
+        ),
+        Support(
+            F32(3, 4),
+            I64(5, low=0, high=6),
+            I64(value=[0, 0, 1, 1, 1]),
+            I64(value=[2, 3, 0]),
+            I64(3, 4, low=0, high=6),
+            6,
+            False,
+            2,
+            None,
+        ),
     ]
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     aten._embedding_bag_dense_backward.default,
     source="native_functions.yaml: _embedding_bag_dense_backward; GE EmbeddingDenseGrad, ScatterElements",
@@ -255,11 +296,22 @@ def _embedding_bag_dense_backward(
 
 @declare_supported(
     [
-        Support(F32(2, 4), I64(5, low=0, high=6), _OFFSETS, I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(2), 6,
-                False, mode, False, None)
+        Support(
+            F32(2, 4),
+            I64(5, low=0, high=6),
+            _OFFSETS,
+            I64(value=[0, 0, 1, 1, 1]),
+            I64(value=[2, 3]),
+            I64(2),
+            6,
+            False,
+            mode,
+            False,
+            None,
+        )
         for mode in (0, 1)
     ]
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     aten._embedding_bag_backward.default,
     source="native_functions.yaml: _embedding_bag_backward; GE EmbeddingDenseGrad, ScatterElements",
@@ -289,9 +341,18 @@ def _embedding_bag_backward(
         raise Refusal("sparse=True: a GE tensor is dense; use EmbeddingBag(sparse=False)")
     bags = offset2bag if mode == 2 else _bag_of(indices, offsets)
     return _embedding_bag_dense_backward(
-        grad, indices, bags, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
-        padding_idx, meta_outputs=meta_outputs,
-    )  # fmt: skip
+        grad,
+        indices,
+        bags,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+        meta_outputs=meta_outputs,
+    )
 
 
 @declare_supported(

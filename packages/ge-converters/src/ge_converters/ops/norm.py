@@ -75,10 +75,18 @@ def _layer_gradient(make: Any, stats: Any) -> Support:
         _layer_gradient(BF16, BF16).within(3e-2, 2e-2),
         _layer_gradient(BF16, F32).within(3e-2, 3e-2),  # eager's float32 result is a sum rounded to bfloat16 on the way
         Support(F32(2, 3, 8), F32(2, 3, 8), [8], F32(2, 3, 1), F32(2, 3, 1, low=0.5), None, None, [True, False, False]),
-        Support(F32(2, 3, 8), F32(2, 3, 8), [3, 8], F32(2, 1, 1), F32(2, 1, 1, low=0.5), F32(3, 8), None,
-                [True, True, False]),
+        Support(
+            F32(2, 3, 8),
+            F32(2, 3, 8),
+            [3, 8],
+            F32(2, 1, 1),
+            F32(2, 1, 1, low=0.5),
+            F32(3, 8),
+            None,
+            [True, True, False],
+        ),
     ]
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     aten.native_layer_norm_backward.default,
     source="native_functions.yaml: native_layer_norm_backward; GE LayerNormGradV3",
@@ -202,9 +210,14 @@ def native_group_norm(
     gamma = weight if weight is not None else filled_constant([C], 1.0, input.dtype)
     beta = bias if bias is not None else filled_constant([C], 0.0, input.dtype)
     results = ge.GroupNormV2(
-        input, cast(gamma, input.dtype), cast(beta, input.dtype), num_groups=group, data_format="NCHW",
-        eps=float(eps), is_training=True,
-    )  # fmt: skip
+        input,
+        cast(gamma, input.dtype),
+        cast(beta, input.dtype),
+        num_groups=group,
+        data_format="NCHW",
+        eps=float(eps),
+        is_training=True,
+    )
     y, mean, rstd = (cast(r, s.dtype) for r, s in zip(results, meta_outputs))
     return y, mean, rstd
 
@@ -244,9 +257,17 @@ def native_group_norm_backward(
     need_floats("GroupNormGrad", grad_out, input, mean, rstd, weight)
     gamma = weight if weight is not None else filled_constant([C], 1.0, input.dtype)
     results = ge.GroupNormGrad(
-        grad_out, mean, rstd, input, gamma, num_groups=group, data_format="NCHW", dx_is_require=True,
-        dgamma_is_require=True, dbeta_is_require=True,
-    )  # fmt: skip
+        grad_out,
+        mean,
+        rstd,
+        input,
+        gamma,
+        num_groups=group,
+        data_format="NCHW",
+        dx_is_require=True,
+        dgamma_is_require=True,
+        dbeta_is_require=True,
+    )
     return _masked(results, output_mask, meta_outputs)
 
 
@@ -281,10 +302,12 @@ def softmax(self: Tensor, dim: int, half_to_float: bool, *, op: str, meta_output
 
 
 _SOFTMAX_GRADIENT_CASES = [
-    *(Support(m(2, 3, 4), m(2, 3, 4, low=0.1, high=0.4), -1, t) for m, t in (
-        (F32, torch.float32), (F16, torch.float16), (BF16, torch.bfloat16), (F64, torch.float64))),
+    *(
+        Support(m(2, 3, 4), m(2, 3, 4, low=0.1, high=0.4), -1, t)
+        for m, t in ((F32, torch.float32), (F16, torch.float16), (BF16, torch.bfloat16), (F64, torch.float64))
+    ),
     Support(F32(2, 3, 4), F32(2, 3, 4, low=0.1, high=0.4), 1, torch.float32),
-]  # fmt: skip
+]
 
 
 @declare_supported(_SOFTMAX_GRADIENT_CASES)

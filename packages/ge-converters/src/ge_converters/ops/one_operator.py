@@ -23,8 +23,11 @@ from ge_graph import ops as ge
 _REDUCTIONS: Final = ("none", "mean", "sum")
 _FORM: Final = re.compile(r"(?P<op>\w+)\((?P<ports>[\w ]*)(?:; (?P<attrs>[\w=. ]+))?\)(?: without (?P<unread>[\w ]+))?")
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
-    "Int": int, "Float": float, "Bool": bool, "String": lambda v: v if isinstance(v, str) else _REDUCTIONS[v],
-}  # fmt: skip
+    "Int": int,
+    "Float": float,
+    "Bool": bool,
+    "String": lambda v: v if isinstance(v, str) else _REDUCTIONS[v],
+}
 
 
 def one_operator(
@@ -111,38 +114,48 @@ one_operator(aten.elu.default, "Elu(self; alpha scale input_scale)", _doubles((0
 one_operator(aten.leaky_relu.default, "LeakyRelu(self; negative_slope)", _doubles((0.2,), (-0.5,)))
 one_operator(aten.hardswish.default, "HardSwish(self)", [Support(x) for x in _FLOATS])
 one_operator(
-    aten.hardsigmoid.default, "HardSigmoid(self; alpha=0.16666666666666666 beta=0.5)",
+    aten.hardsigmoid.default,
+    "HardSigmoid(self; alpha=0.16666666666666666 beta=0.5)",
     [Support(x) for x in _FLOATS if not x.strides],
-)  # fmt: skip
+)
 one_operator(
-    aten.trace.default, "Trace(self)", [Support(f(3, 4)) for f in (F32, F16, BF16, F64, I64)] + [Support(F32(0, 0))],
-)  # fmt: skip
+    aten.trace.default,
+    "Trace(self)",
+    [Support(f(3, 4)) for f in (F32, F16, BF16, F64, I64)] + [Support(F32(0, 0))],
+)
 one_operator(
-    aten.glu.default, "GLU(self; dim)",
+    aten.glu.default,
+    "GLU(self; dim)",
     [Support(f(2, 6)) for f in (F32, F16, BF16, F64)] + [Support(F32(4, 3), 0), Support(F32(2, 4, 3), 1)],
     "dim is halved; halves are computed in float32 and rounded once.",
-)  # fmt: skip
+)
 one_operator(
-    aten._prelu_kernel.default, "PRelu(self weight)",
+    aten._prelu_kernel.default,
+    "PRelu(self weight)",
     [Support(f(2, 3, 4), f(1, 3, 1)) for f in (F32, F16, BF16)]
     + [Support(F32(2, 3), F32(1, 1)), Support(F32(3), F32(1)), Support(F32(0, 3), F32(1, 3))],
-    "weight has the rank of self and one entry, or one for each channel (axis 1).", one_type,
-)  # fmt: skip
+    "weight has the rank of self and one entry, or one for each channel (axis 1).",
+    one_type,
+)
 one_operator(
-    aten.heaviside.default, "Heaviside(self values)",
+    aten.heaviside.default,
+    "Heaviside(self values)",
     [Support(f(value=[[1.0, 0.0], [-2.0, 0.0]]), f(2, 2)) for f in (F32, F16, BF16)] + [Support(F32(0, 2), F32(0, 2))],
-    "Shapes are equal; operands that broadcast are decomposed.", pair,
-)  # fmt: skip
+    "Shapes are equal; operands that broadcast are decomposed.",
+    pair,
+)
 one_operator(
-    aten.renorm.default, "Renorm(self; p dim maxnorm)",
+    aten.renorm.default,
+    "Renorm(self; p dim maxnorm)",
     [Support(f(4, 5), p, d, 1.0) for f in (F32, F16, BF16, F64) for p, d in ((2, 0), (1, 1), (3.5, -1))]
     + [Support(F32(2, 3, 4), 2, 1, 0.5), Support(F32(2, 3), math.inf, 0, 0.5)],
-)  # fmt: skip
+)
 
 _SUMS = [Support(f(2, 3), f(3)) for f in (F32, F16, BF16)] + [
-    Support(F32(), F32(2)), Support(F32(0, 2), F32(2)),
+    Support(F32(), F32(2)),
+    Support(F32(0, 2), F32(2)),
     Support(F32(value=[100.0, -math.inf, -math.inf]), F32(value=[99.0, 1.0, -math.inf])),
-]  # fmt: skip
+]
 one_operator(aten.logaddexp.default, "LogAddExp(self other)", _SUMS, also=one_type)
 one_operator(aten.logaddexp2.default, "LogAddExp(self other; base=2.0)", _SUMS, also=one_type)
 
@@ -154,10 +167,10 @@ one_operator(
 one_operator(aten.silu_backward.default, "SiluGrad(grad_output self)", _two())
 one_operator(
     aten.sigmoid_backward.default, "SigmoidGrad(output grad_output)", _two(low=0.1, high=0.9, doubles=True), also=real
-)  # fmt: skip
+)
 one_operator(
     aten.tanh_backward.default, "TanhGrad(output grad_output)", _two(low=-0.9, high=0.9, doubles=True), also=real
-)  # fmt: skip
+)
 one_operator(aten.mish_backward.default, "MishGrad(grad_output self)", _two())
 one_operator(aten.softshrink_backward.default, "SoftShrinkGrad(grad_output self; lambd)", _two(0.3))
 one_operator(aten.hardshrink_backward.default, "HardShrinkGrad(grad_out self; lambd)", _two(0.3))
@@ -165,38 +178,43 @@ one_operator(
     aten.softplus_backward.default, "SoftplusV2Grad(grad_output self; beta threshold)", [*_two(1, 20), *_two(2.0, 1.0)]
 )
 one_operator(
-    aten.hardtanh_backward.default, "HardtanhGrad(self grad_output; min_val max_val)",
+    aten.hardtanh_backward.default,
+    "HardtanhGrad(self grad_output; min_val max_val)",
     [*_two(-1, 1), *_two(0, 6, high=8.0)],
-)  # fmt: skip
+)
 one_operator(
-    aten.leaky_relu_backward.default, "LeakyReluGrad(grad_output self; negative_slope) without self_is_result",
+    aten.leaky_relu_backward.default,
+    "LeakyReluGrad(grad_output self; negative_slope) without self_is_result",
     [*_two(0.1, False, doubles=True), *_two(0.5, True, low=0.1)],
     "Input and result have the same sign for a slope >= 0, which torch demands of a result.",
-)  # fmt: skip
+)
 one_operator(
-    aten.elu_backward.default, "EluGradV2(grad_output self_or_result; alpha scale input_scale is_result)",
+    aten.elu_backward.default,
+    "EluGradV2(grad_output self_or_result; alpha scale input_scale is_result)",
     [
         *(Support(m(2, 3), 1.0, 1.0, 1.0, False, m(2, 3)) for m in (F32, F16, BF16)),
         Support(F32(2, 3), 1.7, 1.2, 0.5, False, F32(2, 3)),
         Support(F32(2, 3), 1.7, 1.2, 0.5, True, F32(2, 3, low=-0.9)),
     ],
-)  # fmt: skip
+)
 one_operator(
-    aten.glu_backward.default, "GLUGrad(grad_output self; dim)",
+    aten.glu_backward.default,
+    "GLUGrad(grad_output self; dim)",
     [*(Support(m(2, 3), m(2, 6), -1) for m in (F32, F16, BF16, F64)), Support(F32(2, 3), F32(4, 3), 0)],
     "grad_output has half the size of self along dim.",
-)  # fmt: skip
+)
 
 _PLACES = [[-1.5, 0.0, 0.5], [2.0, -0.25, 3.0]]
 _BUFFER = [[math.exp(-abs(x)) for x in row] for row in _PLACES]
 one_operator(
-    aten.log_sigmoid_backward.default, "LogSigmoidGrad(grad_output self) without buffer",
+    aten.log_sigmoid_backward.default,
+    "LogSigmoidGrad(grad_output self) without buffer",
     [
         *(Support(m(2, 3), m(value=_PLACES), m(value=_BUFFER)) for m in (F32, F16, BF16)),
         Support(F32(0, 3), F32(0, 3), F32(0, 3)),
     ],
     "buffer holds exp(-abs(self)), which follows from self.",
-)  # fmt: skip
+)
 
 # -- losses of a prediction and a target of one shape -----------------------------------------------------------------
 
@@ -220,26 +238,35 @@ def _probabilities(m: Any) -> tuple[Any, Any]:
 
 one_operator(aten.mse_loss.default, "MseLoss(self target; reduction)", _pairs(), also=pair)
 one_operator(
-    aten.mse_loss_backward.default, "MseLossGrad(self target grad_output; reduction)", _gradients(),
+    aten.mse_loss_backward.default,
+    "MseLossGrad(self target grad_output; reduction)",
+    _gradients(),
     also=gradient_of_pair,
-)  # fmt: skip
+)
 one_operator(aten.soft_margin_loss.default, "SoftMarginLoss(self target; reduction)", _pairs(), also=pair)
 one_operator(
-    aten.soft_margin_loss_backward.default, "SoftMarginLossGrad(self target grad_output; reduction)", _gradients(),
+    aten.soft_margin_loss_backward.default,
+    "SoftMarginLossGrad(self target grad_output; reduction)",
+    _gradients(),
     also=gradient_of_pair,
-)  # fmt: skip
+)
 one_operator(
-    aten.smooth_l1_loss.default, "SmoothL1LossV2(self target; reduction sigma=beta)",
-    [s for rest in ((), (0.5,), (0.0,)) for s in _pairs(*rest)], also=pair,
-)  # fmt: skip
+    aten.smooth_l1_loss.default,
+    "SmoothL1LossV2(self target; reduction sigma=beta)",
+    [s for rest in ((), (0.5,), (0.0,)) for s in _pairs(*rest)],
+    also=pair,
+)
 one_operator(
-    aten.smooth_l1_loss_backward.default, "SmoothL1LossGradV2(self target grad_output; reduction sigma=beta)",
-    [s for b in _BETAS for s in _gradients(b)], also=gradient_of_pair,
-)  # fmt: skip
+    aten.smooth_l1_loss_backward.default,
+    "SmoothL1LossGradV2(self target grad_output; reduction sigma=beta)",
+    [s for b in _BETAS for s in _gradients(b)],
+    also=gradient_of_pair,
+)
 one_operator(
-    aten.binary_cross_entropy.default, "BinaryCrossEntropy(self target weight; reduction)",
+    aten.binary_cross_entropy.default,
+    "BinaryCrossEntropy(self target weight; reduction)",
     [Support(*_probabilities(m), None, r) for m, r in _CASES]
     + [Support(*_probabilities(F32), F32(2, 3, low=0), r) for r in (0, 1)]
     + [Support(F32(value=[0.0, 1.0, 1.0]), F32(value=[1.0, 1.0, 0.0]), None, 0)],
     also=weighted_pair,
-)  # fmt: skip
+)

@@ -44,8 +44,9 @@ def _several_rows(self: Any, *_: Any, **__: Any) -> bool:
 
 _PAIRS = [
     Support(m(2, 3, low=-1.0, high=1.0), m(2, 3, low=0, high=1.0), r, *d)
-    for m, r in _CASES for d in ((), (0.5,), (2.0,))
-]  # fmt: skip
+    for m, r in _CASES
+    for d in ((), (0.5,), (2.0,))
+]
 _GRADIENTS = [
     s
     for d in (1.0, 0.5)

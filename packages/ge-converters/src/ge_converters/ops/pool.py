@@ -86,15 +86,32 @@ def max_pool2d_with_indices(
 
 @declare_supported(
     [
-        Support(F32(1, 2, 3, 4), F32(1, 2, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False,
-                I64(1, 2, 3, 4, low=0, high=48)),
+        Support(
+            F32(1, 2, 3, 4), F32(1, 2, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, I64(1, 2, 3, 4, low=0, high=48)
+        ),
         Support(F32(2, 3, 4), F32(2, 6, 8), [2, 2], [], [0, 0], [1, 1], False, I64(2, 3, 4, low=0, high=48)),
-        Support(F16(1, 2, 3, 4), F16(1, 2, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False,
-                I64(1, 2, 3, 4, value=[[[list(range(r * 16, r * 16 + 8, 2)) for r in range(3)]] * 2])),
-        Support(BF16(1, 2, 3, 4), BF16(1, 2, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False,
-                I64(1, 2, 3, 4, value=[[[list(range(r * 16, r * 16 + 8, 2)) for r in range(3)]] * 2])),
+        Support(
+            F16(1, 2, 3, 4),
+            F16(1, 2, 6, 8),
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            [1, 1],
+            False,
+            I64(1, 2, 3, 4, value=[[[list(range(r * 16, r * 16 + 8, 2)) for r in range(3)]] * 2]),
+        ),
+        Support(
+            BF16(1, 2, 3, 4),
+            BF16(1, 2, 6, 8),
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            [1, 1],
+            False,
+            I64(1, 2, 3, 4, value=[[[list(range(r * 16, r * 16 + 8, 2)) for r in range(3)]] * 2]),
+        ),
     ]
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     aten.max_pool2d_with_indices_backward.default,
     source="native_functions.yaml: max_pool2d_with_indices_backward; GE MaxPoolGradWithArgmaxV1",
@@ -155,21 +172,43 @@ def max_pool3d_with_indices(
     x = _batched(self, 5)
     x = cast(x, carrier("MaxPool3DWithArgmaxV2", x.dtype))
     y, places = ge.MaxPool3DWithArgmaxV2(
-        x, ksize=kernel, strides=numbers("stride", stride, 3, kernel), pads=numbers("padding", padding, 3),
-        dilation=numbers("dilation", dilation, 3), ceil_mode=bool(ceil_mode), data_format="NCDHW", dtype=_I64,
-    )  # fmt: skip
+        x,
+        ksize=kernel,
+        strides=numbers("stride", stride, 3, kernel),
+        pads=numbers("padding", padding, 3),
+        dilation=numbers("dilation", dilation, 3),
+        ceil_mode=bool(ceil_mode),
+        data_format="NCDHW",
+        dtype=_I64,
+    )
     laid_out(3, x, y, places)
     return _unbatched(cast(y, self.dtype), self, 5), _unbatched(places, self, 5)
 
 
 @declare_supported(
     [
-        Support(F32(1, 2, 2, 3, 4), F32(1, 2, 4, 6, 8), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False,
-                I64(1, 2, 2, 3, 4, low=0, high=192)),
-        Support(F32(2, 2, 3, 4), F32(2, 4, 6, 8), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False,
-                I64(2, 2, 3, 4, low=0, high=192)),
+        Support(
+            F32(1, 2, 2, 3, 4),
+            F32(1, 2, 4, 6, 8),
+            [2, 2, 2],
+            [2, 2, 2],
+            [0, 0, 0],
+            [1, 1, 1],
+            False,
+            I64(1, 2, 2, 3, 4, low=0, high=192),
+        ),
+        Support(
+            F32(2, 2, 3, 4),
+            F32(2, 4, 6, 8),
+            [2, 2, 2],
+            [2, 2, 2],
+            [0, 0, 0],
+            [1, 1, 1],
+            False,
+            I64(2, 2, 3, 4, low=0, high=192),
+        ),
     ]
-)  # fmt: skip
+)
 @register_fx_node_ge_converter(
     aten.max_pool3d_with_indices_backward.default,
     source="native_functions.yaml: max_pool3d_with_indices_backward; GE MaxPool3DGradWithArgmax",
@@ -194,10 +233,16 @@ def max_pool3d_with_indices_backward(
     kernel = numbers("kernel_size", kernel_size, 3)
     x, grad, places = _batched(self, 5), _batched(grad_output, 5), _batched(indices, 5)
     y = ge.MaxPool3DGradWithArgmax(
-        x, cast(grad, x.dtype), places, ksize=kernel, strides=numbers("stride", stride, 3, kernel),
-        pads=numbers("padding", padding, 3), dilation=numbers("dilation", dilation, 3), ceil_mode=bool(ceil_mode),
+        x,
+        cast(grad, x.dtype),
+        places,
+        ksize=kernel,
+        strides=numbers("stride", stride, 3, kernel),
+        pads=numbers("padding", padding, 3),
+        dilation=numbers("dilation", dilation, 3),
+        ceil_mode=bool(ceil_mode),
         data_format="NCDHW",
-    )  # fmt: skip
+    )
     laid_out(3, x, grad, places, y)
     return _unbatched(cast(y, meta_outputs.dtype), self, 5)
 
@@ -221,10 +266,17 @@ def _average2d(
         deep: Tensor = ge.AvgPool3D(ge.Unsqueeze(x, axes=[2]), **attrs)
         return ge.Squeeze(deep, axis=[2])
     y: Tensor = ge.AvgPoolV2(
-        x, ksize=per_axis(kernel), strides=per_axis(stride), padding_mode="CALCULATED", pads=both_sides(pads),
-        data_format="NCHW", global_pooling=False, ceil_mode=bool(ceil_mode), exclusive=not counts,
+        x,
+        ksize=per_axis(kernel),
+        strides=per_axis(stride),
+        padding_mode="CALCULATED",
+        pads=both_sides(pads),
+        data_format="NCHW",
+        global_pooling=False,
+        ceil_mode=bool(ceil_mode),
+        exclusive=not counts,
         divisor_override=int(divisor or 0),
-    )  # fmt: skip
+    )
     laid_out(2, x, y)
     return y
 
@@ -342,11 +394,18 @@ def avg_pool2d_backward(
         y = _as_volume_gradient(grad, shape, kernel, strides, pads, count_include_pad, divisor_override)
     else:
         y = ge.AvgPoolV2Grad(
-            shape, cast(grad, carrier("AvgPoolV2Grad", grad.dtype, "input_grad")), ksize=per_axis(kernel),
-            strides=per_axis(strides), padding_mode="CALCULATED", pads=both_sides(pads), data_format="NCHW",
-            global_pooling=False, ceil_mode=bool(ceil_mode), exclusive=not count_include_pad,
+            shape,
+            cast(grad, carrier("AvgPoolV2Grad", grad.dtype, "input_grad")),
+            ksize=per_axis(kernel),
+            strides=per_axis(strides),
+            padding_mode="CALCULATED",
+            pads=both_sides(pads),
+            data_format="NCHW",
+            global_pooling=False,
+            ceil_mode=bool(ceil_mode),
+            exclusive=not count_include_pad,
             divisor_override=int(divisor_override or 0),
-        )  # fmt: skip
+        )
         laid_out(2, grad, y)
     return _unbatched(cast(y, meta_outputs.dtype), self, 4)
 
@@ -448,7 +507,7 @@ def avg_pool3d_backward(
         shape = ge.Shape(_batched(self, 5), dtype=_I32)
     y = ge.AvgPool3DGrad(
         shape, grad, **_attrs3d(kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    )  # fmt: skip
+    )
     laid_out(3, grad, y)
     return _unbatched(cast(y, meta_outputs.dtype), self, 5)
 

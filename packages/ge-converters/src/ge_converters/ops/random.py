@@ -97,14 +97,16 @@ def drawn(
 @register_fx_node_ge_converter(
     {
         aten.randint.default: [
-            *_forms((5, [2, 3])), *_forms((9, [4]), dtype=torch.int32), *_forms((3, []), dtype=torch.float32)
+            *_forms((5, [2, 3])),
+            *_forms((9, [4]), dtype=torch.int32),
+            *_forms((3, []), dtype=torch.float32),
         ],
         aten.randint.low: [*_forms((-3, 5, [2, 3])), *_forms((2, 9, [4]), dtype=torch.int32)],
         aten.randint_like.default: _forms(*((f(2, 3), 5) for f in (F32, I64))),
         aten.randint_like.low_dtype: _forms(*((f(2, 3), -2, 5) for f in (F32, I64))),
     },
     source="native_functions.yaml: randint, randint_like; GE RandomUniformInt",
-)  # fmt: skip
+)
 def randint(
     high: Any,
     *,
@@ -161,14 +163,13 @@ def bernoulli_p(self: Tensor, p: Any = 0.5, *, generator: Any = None, meta_outpu
 @register_fx_node_ge_converter(
     {
         aten.bernoulli.default: [
-            *_forms(*((f(2, 3, low=0, high=1),) for f in (F32, F16, BF16))), Support(F32(value=[0.0, 1.0]))
+            *_forms(*((f(2, 3, low=0, high=1),) for f in (F32, F16, BF16))),
+            Support(F32(value=[0.0, 1.0])),
         ],
-        aten.bernoulli.Tensor: [
-            *_forms((F32(2, 3), F32(2, 3, low=0, high=1))), Support(I64(2), F32(value=[0.0, 1.0]))
-        ],
+        aten.bernoulli.Tensor: [*_forms((F32(2, 3), F32(2, 3, low=0, high=1))), Support(I64(2), F32(value=[0.0, 1.0]))],
     },
     source="native_functions.yaml: bernoulli; GE StatelessBernoulli",
-)  # fmt: skip
+)
 def bernoulli(self: Tensor, p: Tensor | None = None, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """1 with the probability that p, else self, holds, else 0, in the shape and type of self."""
     _generator_is_default(generator)

@@ -247,9 +247,12 @@ def _upsample_nearest_exact3d(
     Emits:  UpsampleNearestExact3d.
     """
     y: Tensor = ge.UpsampleNearestExact3d(
-        self, output_size=list(output_size), scale_d=scale_of(scales_d), scale_h=scale_of(scales_h),
+        self,
+        output_size=list(output_size),
+        scale_d=scale_of(scales_d),
+        scale_h=scale_of(scales_h),
         scale_w=scale_of(scales_w),
-    )  # fmt: skip
+    )
     laid_out(3, self, y)
     return y
 
@@ -298,9 +301,13 @@ def upsample_trilinear3d(
     Emits:  ResizeUpsampleTrilinear.
     """
     y: Tensor = ge.ResizeUpsampleTrilinear(
-        self, output_size=list(output_size), align_corners=align_corners, scales_d=scale_of(scales_d),
-        scales_h=scale_of(scales_h), scales_w=scale_of(scales_w),
-    )  # fmt: skip
+        self,
+        output_size=list(output_size),
+        align_corners=align_corners,
+        scales_d=scale_of(scales_d),
+        scales_h=scale_of(scales_h),
+        scales_w=scale_of(scales_w),
+    )
     laid_out(3, self, y)
     return y
 
@@ -348,8 +355,11 @@ def upsample_plane(
     if self.dtype not in (_F32, DataType.DT_FLOAT16, DataType.DT_BF16):
         raise Refusal(f"{op} takes no {self.dtype.name}; cast to float32")
     y: Tensor = getattr(ge, op)(
-        self, output_size=list(output_size), align_corners=align_corners, scales_h=scale_of(scales_h),
+        self,
+        output_size=list(output_size),
+        align_corners=align_corners,
+        scales_h=scale_of(scales_h),
         scales_w=scale_of(scales_w),
-    )  # fmt: skip
+    )
     laid_out(2, self, y)
     return y

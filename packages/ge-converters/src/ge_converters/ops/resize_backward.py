@@ -29,9 +29,14 @@ _F32: Final = DataType.DT_FLOAT
 
 
 def _separable_gradient(
-    grad: Tensor, input_size: Sequence[Size], output_size: Sequence[Size], factors: Sequence[float | None],
-    spec: TensorSpec, matrix: Any, *rest: Any,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    input_size: Sequence[Size],
+    output_size: Sequence[Size],
+    factors: Sequence[float | None],
+    spec: TensorSpec,
+    matrix: Any,
+    *rest: Any,
+) -> Tensor:
     """The transposed matrices of ``_separably``."""
     x = through_float32(grad, "the gradient of interpolation")
     made = [

@@ -32,9 +32,13 @@ def im2col(
     (x,), back = carried("Im2col", ge.Unsqueeze(self, axes=[0]) if self.rank == 3 else self)
     pads = numbers("padding", padding, 2)
     y = ge.Im2col(
-        x, ksizes=numbers("kernel_size", kernel_size, 2), strides=numbers("stride", stride, 2),
-        dilations=numbers("dilation", dilation, 2), padding_mode="CALCULATED", pads=[p for p in pads for _ in range(2)],
-    )  # fmt: skip
+        x,
+        ksizes=numbers("kernel_size", kernel_size, 2),
+        strides=numbers("stride", stride, 2),
+        dilations=numbers("dilation", dilation, 2),
+        padding_mode="CALCULATED",
+        pads=[p for p in pads for _ in range(2)],
+    )
     laid_out(2, x, y)
     known = known_sizes(meta_outputs)
     if known is not None:
@@ -81,17 +85,22 @@ def col2im(
     if self.rank == 2:
         x = ge.Unsqueeze(x, axes=[0])
     windows = self.known_shape[-1] if self.known_shape is not None else None
-    columns = shape_operand([
-        0,  # keeps the axis
-        channels if isinstance(channels, int) else ge.FloorDiv(axis_size(x, 1), volume),
-        volume,
-        windows if isinstance(windows, int) else axis_size(x, 2),
-    ])  # fmt: skip
+    columns = shape_operand(
+        [
+            0,  # keeps the axis
+            channels if isinstance(channels, int) else ge.FloorDiv(axis_size(x, 1), volume),
+            volume,
+            windows if isinstance(windows, int) else axis_size(x, 2),
+        ]
+    )
     y = ge.Col2im(
-        ge.Reshape(x, columns), shape_operand(list(output_size), DataType.DT_INT32), kernel_size=kernel,
-        dilation=numbers("dilation", dilation, 2), padding=numbers("padding", padding, 2),
+        ge.Reshape(x, columns),
+        shape_operand(list(output_size), DataType.DT_INT32),
+        kernel_size=kernel,
+        dilation=numbers("dilation", dilation, 2),
+        padding=numbers("padding", padding, 2),
         stride=numbers("stride", stride, 2),
-    )  # fmt: skip
+    )
     laid_out(2, y)
     y = ge.Squeeze(y, axis=[0]) if self.rank == 2 else y
     return cast(y, meta_outputs.dtype)

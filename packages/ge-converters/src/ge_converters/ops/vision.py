@@ -57,9 +57,16 @@ def _region(
 
 @_op("roi_align", "ROIAlign")
 def roi_align(
-    input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, sampling_ratio: int,
-    aligned: bool, *, meta_outputs: Any,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: Any,
+    pooled_width: Any,
+    sampling_ratio: int,
+    aligned: bool,
+    *,
+    meta_outputs: Any,
+) -> Tensor:
     """Mean of bilinear samples in each cell of each region.
 
     Shapes: input [n, c, h, w], rois [k, 5] as (image, x1, y1, x2, y2) -> [k, c, pooled_height, pooled_width].
@@ -70,9 +77,20 @@ def roi_align(
 
 @_op("_roi_align_backward", "ROIAlignGrad")
 def roi_align_backward(
-    grad: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, batch_size: Any,
-    channels: Any, height: Any, width: Any, sampling_ratio: int, aligned: bool, *, meta_outputs: Any,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    rois: Tensor,
+    spatial_scale: float,
+    pooled_height: Any,
+    pooled_width: Any,
+    batch_size: Any,
+    channels: Any,
+    height: Any,
+    width: Any,
+    sampling_ratio: int,
+    aligned: bool,
+    *,
+    meta_outputs: Any,
+) -> Tensor:
     """Gradient of ``roi_align`` for its input.
 
     Dtypes: float32; float16 through float32.
@@ -109,10 +127,15 @@ def roi_pool(
     cells = _cells(rois, _number("spatial_scale", spatial_scale), ge.Maximum)
     return tuple(
         ge.RoiPoolingWithArgMax(
-            input, cells, pooled_h=_number("pooled_height", pooled_height),
-            pooled_w=_number("pooled_width", pooled_width), spatial_scale_h=1.0, spatial_scale_w=1.0, pool_channel=1,
+            input,
+            cells,
+            pooled_h=_number("pooled_height", pooled_height),
+            pooled_w=_number("pooled_width", pooled_width),
+            spatial_scale_h=1.0,
+            spatial_scale_w=1.0,
+            pool_channel=1,
         )
-    )  # fmt: skip
+    )
 
 
 @_op("ps_roi_pool", "PSROIPoolingV2")
@@ -135,9 +158,10 @@ def ps_roi_pool(
             f"argument 'input' is {shape}; PSROIPoolingV2 takes as many regions of each image, pass one image"
         )
     moved = _cells(
-        rois, _number("spatial_scale", spatial_scale),
+        rois,
+        _number("spatial_scale", spatial_scale),
         lambda start, end: ge.Adds(ge.Maximum(end, ge.Adds(start, value=1.0)), value=-1.0),
-    )  # fmt: skip
+    )
     planes = ge.Unsqueeze(ge.Transpose(moved, ints([1, 0])), axes=[0])
     channels = shape[1] // cells**2
     read = ge.StridedSlice(input, ints([0] * 4), ints([0, 0, -1, -1]), ints([1] * 4), end_mask=3)
@@ -148,9 +172,23 @@ def ps_roi_pool(
 
 @_op("deform_conv2d", "DeformableOffsets, Conv2D")
 def deform_conv2d(
-    input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, stride_h: Any, stride_w: Any, pad_h: Any,
-    pad_w: Any, dilation_h: Any, dilation_w: Any, groups: Any, offset_groups: Any, use_mask: bool, *, meta_outputs: Any,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    stride_h: Any,
+    stride_w: Any,
+    pad_h: Any,
+    pad_w: Any,
+    dilation_h: Any,
+    dilation_w: Any,
+    groups: Any,
+    offset_groups: Any,
+    use_mask: bool,
+    *,
+    meta_outputs: Any,
+) -> Tensor:
     """A convolution whose samples are moved by offsets and weighted by a mask.
 
     Shapes: input [n, c, h, w], weight [o, c / groups, kh, kw], offset [n, 2 * offset_groups * kh * kw, oh, ow] in pairs
@@ -171,14 +209,26 @@ def deform_conv2d(
     if not use_mask:
         mask = ge.OnesLike(ge.GatherV2(offset, ge.Const(np.arange(pairs, dtype=np.int64)), axis))
     sampled = ge.DeformableOffsets(
-        input, ge.ConcatV2([moved, mask], 1, N=2), strides=[1, 1, sh, sw], pads=[ph, ph, pw, pw],
-        ksize=[int(k) for k in kernel], dilations=[1, 1, dh, dw], data_format="NCHW", deformable_groups=shared,
+        input,
+        ge.ConcatV2([moved, mask], 1, N=2),
+        strides=[1, 1, sh, sw],
+        pads=[ph, ph, pw, pw],
+        ksize=[int(k) for k in kernel],
+        dilations=[1, 1, dh, dw],
+        data_format="NCHW",
+        deformable_groups=shared,
         modulated=True,
-    )  # fmt: skip
+    )
     y: Tensor = ge.Conv2D(
-        sampled, weight, bias, strides=[1, 1, int(kernel[0]), int(kernel[1])], pads=[0] * 4, dilations=[1] * 4,
-        groups=groups, data_format="NCHW",
-    )  # fmt: skip
+        sampled,
+        weight,
+        bias,
+        strides=[1, 1, int(kernel[0]), int(kernel[1])],
+        pads=[0] * 4,
+        dilations=[1] * 4,
+        groups=groups,
+        data_format="NCHW",
+    )
     laid_out(2, input, sampled, weight, y)
     return y
 
@@ -186,5 +236,7 @@ def deform_conv2d(
 define_refusal(
     "torchvision.box_iou_rotated.default",
     "torchvision.box_iou_rotated: GE RotatedIou says in no document how it turns; compute it in eager mode",
-    module=__name__, source="torchvision.ops", title="box_iou_rotated",
-)  # fmt: skip
+    module=__name__,
+    source="torchvision.ops",
+    title="box_iou_rotated",
+)

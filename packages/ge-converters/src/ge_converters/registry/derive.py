@@ -26,10 +26,15 @@ _DERIVED: Final = "the converter is derived from GE op"
 _OWN_CONVERTER: Final = "register a converter of your own (docs/adding_an_op.md)"
 _PORT_KINDS: Final = {"Tensor": "required", "Optional[Tensor]": "optional", "List[Tensor]": "dynamic"}
 _ATTR_KINDS: Final = {
-    "int": (Kind.INT, Kind.TYPE), "float": (Kind.FLOAT,), "bool": (Kind.BOOL,), "str": (Kind.STRING,),
-    "List[int]": (Kind.LIST_INT,), "List[float]": (Kind.LIST_FLOAT,), "List[bool]": (Kind.LIST_BOOL,),
+    "int": (Kind.INT, Kind.TYPE),
+    "float": (Kind.FLOAT,),
+    "bool": (Kind.BOOL,),
+    "str": (Kind.STRING,),
+    "List[int]": (Kind.LIST_INT,),
+    "List[float]": (Kind.LIST_FLOAT,),
+    "List[bool]": (Kind.LIST_BOOL,),
     "List[str]": (Kind.LIST_STRING,),
-}  # fmt: skip
+}
 
 
 def camel_case(name: str) -> str:
@@ -48,8 +53,14 @@ def derive(target: torch._ops.OpOverload) -> Entry | str:
     problem = _mismatch(target._schema, ge_op)
     if problem:
         return f"GE op {ge_op.name} exists, but {problem}"
-    return Entry(target, _converter(target._schema, ge_op), f"derived from GE {ge_op.name}", f"GE op {ge_op.name}",
-                 "automatic", wants_meta=True)  # fmt: skip
+    return Entry(
+        target,
+        _converter(target._schema, ge_op),
+        f"derived from GE {ge_op.name}",
+        f"GE op {ge_op.name}",
+        "automatic",
+        wants_meta=True,
+    )
 
 
 def _split(torch_schema: Any) -> tuple[list[Any], list[Any]]:

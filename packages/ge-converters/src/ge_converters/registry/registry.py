@@ -214,21 +214,33 @@ class Registry:
             self.leave_out(target, e.what, where)
             return
         entry = Entry(
-            target, converter, source, where, "built-in" if built_in else "user", wants_meta,
-            (*forms, *self._declared.get(written, ())), forms, given=fn, takes=takes,
-        )  # fmt: skip
+            target,
+            converter,
+            source,
+            where,
+            "built-in" if built_in else "user",
+            wants_meta,
+            (*forms, *self._declared.get(written, ())),
+            forms,
+            given=fn,
+            takes=takes,
+        )
         if entry.layer == "user" and is_composite(target):
             logger.warning(
                 "%s is composite: torch traces the ops it consists of, so torch.compile never asks the converter "
-                "at %s; register one for those ops (config.debug.fx_summary lists them)", entry.name, entry.where,
-            )  # fmt: skip
+                "at %s; register one for those ops (config.debug.fx_summary lists them)",
+                entry.name,
+                entry.where,
+            )
         layer = self._built_in if built_in else self._user
         known = layer.get(target)
         if known is not None and built_in and (known.where != entry.where or inspect.unwrap(known.fn) is written):
             raise LoweringError(
-                "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
+                "GE2004",
+                f"{entry.name} has two built-in converters",
+                where=f"{entry.where} and {known.where}",
                 next="delete one of them",
-            )  # fmt: skip
+            )
         layer[target] = entry
         self._note_origin(_row(entry.name, entry.where), fn, applied_by)
         self._by_function.setdefault(written, []).append(entry)
@@ -444,9 +456,10 @@ def _load_family(name: str) -> None:
         raise
     except Exception as e:
         raise LoweringError(
-            "GE2010", f"the converter module {name} cannot be imported: {type(e).__name__}: {e}",
+            "GE2010",
+            f"the converter module {name} cannot be imported: {type(e).__name__}: {e}",
             next="repair or uninstall the package that provides it",
-        ) from e  # fmt: skip
+        ) from e
 
 
 def _op_name(name: str) -> str:

@@ -53,25 +53,30 @@ def check_target(target: Any) -> None:
         return
     if isinstance(target, torch._ops.HigherOrderOperator):
         raise LoweringError(
-            "GE2003", f"torch.ops.higher_order.{target.name()} runs functions, which no converter can be given",
+            "GE2003",
+            f"torch.ops.higher_order.{target.name()} runs functions, which no converter can be given",
             next="register converters for the ops inside, or define an operator with torch.library",
-        )  # fmt: skip
+        )
     module, name = getattr(target, "__module__", None) or "", getattr(target, "__name__", "")
     if getattr(torch, name or "-", None) is target and not name.startswith("sym_") and callable(target):
         raise LoweringError(
-            "GE2003", f"torch.{name} never occurs in a graph: tracing turns it into operators",
+            "GE2003",
+            f"torch.{name} never occurs in a graph: tracing turns it into operators",
             next=f"register an overload of torch.ops.aten.{name}" if hasattr(torch.ops.aten, name) else "",
-        )  # fmt: skip
+        )
     if module.startswith("torch.nn"):
         raise LoweringError(
-            "GE2003", f"{module}.{name} never occurs in a graph: tracing turns it into operators",
+            "GE2003",
+            f"{module}.{name} never occurs in a graph: tracing turns it into operators",
             next="register an overload of torch.ops.aten",
-        )  # fmt: skip
+        )
     if "meta_outputs" in getattr(getattr(target, "__code__", None), "co_varnames", ()):
         raise LoweringError(
-            "GE2003", f"the decorator was given the converter {name} instead of an operator", where=where_is(target),
+            "GE2003",
+            f"the decorator was given the converter {name} instead of an operator",
+            where=where_is(target),
             next="write @register_fx_node_ge_converter(torch.ops.aten.sin.default) above it",
-        )  # fmt: skip
+        )
     if isinstance(target, torch._ops.OpOverloadPacket):
         candidates = [getattr(target, o) for o in target.overloads()]
         candidates = [
@@ -79,14 +84,16 @@ def check_target(target: Any) -> None:
         ]
         overloads = ", ".join(f"torch.ops.{o}" for o in candidates)
         raise LoweringError(
-            "GE2003", f"torch.ops.{target} is the name of its overloads, a converter serves one overload",
+            "GE2003",
+            f"torch.ops.{target} is the name of its overloads, a converter serves one overload",
             next=f"register one of {overloads}",
-        )  # fmt: skip
+        )
     if not callable(target) or isinstance(target, type):
         raise LoweringError(
-            "GE2003", f"cannot register a converter for {target!r}",
+            "GE2003",
+            f"cannot register a converter for {target!r}",
             next="give an overload such as torch.ops.aten.sin.default or a Python function such as math.floor",
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +121,10 @@ class Fit:
         unknown = sorted(names.keys() - arguments)
         if unknown and schemas:
             raise LoweringError(
-                "GE2002", f"names renames '{unknown[0]}', and no op has such an argument",
+                "GE2002",
+                f"names renames '{unknown[0]}', and no op has such an argument",
                 next=f"the arguments are {', '.join(sorted(arguments))}",
-            )  # fmt: skip
+            )
         return Fit(dict(fixed), dict(names), frozenset(names.get(a, python_name(a)) for a in arguments))
 
     def beside_those_of(self, below: Fit | None) -> Fit:
@@ -161,9 +169,11 @@ def fitted(target: Target, fn: Converter, where: str, fit: Fit | None) -> tuple[
             )
     elif fit is not None and (fit.fixed or fit.names):
         raise LoweringError(
-            "GE2003", f"{target_name(target)} has no schema: fixed and names are for overloads", where=where,
+            "GE2003",
+            f"{target_name(target)} has no schema: fixed and names are for overloads",
+            where=where,
             next="write a function of its own for it",
-        )  # fmt: skip
+        )
     return converter, takes_any or "meta_outputs" in parameters
 
 
@@ -214,8 +224,9 @@ def _fitted_signature(
     ]
     found = [
         kind(python_name(a.name), kind.KEYWORD_ONLY if a.kwarg_only else kind.POSITIONAL_OR_KEYWORD)
-        for name, a in places.items() if name in parameters
-    ]  # fmt: skip
+        for name, a in places.items()
+        if name in parameters
+    ]
     for name, p in parameters.items():
         spare = name in fit.fixed or (name in fit.beside and p.default is not kind.empty)
         if p.kind is kind.VAR_POSITIONAL:

@@ -30,8 +30,10 @@ def registered() -> dict[str, set[str]]:
 
     def noted(target: Any, **more: Any) -> Any:
         mark = "" if more.get("takes") is None else PARTLY
-        names = {(one if isinstance(one, str) else target_name(one)).removeprefix("torch.ops.") + mark for one in
-                 (target if isinstance(target, Mapping) else (target,))}  # fmt: skip
+        names = {
+            (one if isinstance(one, str) else target_name(one)).removeprefix("torch.ops.") + mark
+            for one in (target if isinstance(target, Mapping) else (target,))
+        }
         found.setdefault(_being_imported(), set()).update(names)
         return register(target, **more)
 

@@ -97,9 +97,10 @@ def load_module(name: str) -> None:
         spec.loader.exec_module(module)
     except Exception as e:
         raise LoweringError(
-            "GE2014", f"{name} cannot be imported: {type(e).__name__}: {e}",
+            "GE2014",
+            f"{name} cannot be imported: {type(e).__name__}: {e}",
             next="give a module name, or the path of a .py file, that registers and declares converters",
-        ) from e  # fmt: skip
+        ) from e
 
 
 def find_engine(name: str) -> Any:
@@ -110,9 +111,10 @@ def find_engine(name: str) -> Any:
     points = {p.name: p for p in importlib.metadata.entry_points(group=ENGINE_ENTRY_POINTS)}
     if name not in points:
         raise LoweringError(
-            "GE2013", f"no engine '{name}' is installed; there are: {', '.join(sorted(points)) or 'none'}",
+            "GE2013",
+            f"no engine '{name}' is installed; there are: {', '.join(sorted(points)) or 'none'}",
             next="pip install 'ge-runtime-native[cpu]'",
-        )  # fmt: skip
+        )
     engine = points[name].load()()
     capability = engine.probe()
     if not capability.available:
@@ -284,9 +286,13 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = sys
     parser = argparse.ArgumentParser(prog="python -m ge_converters.smoke", description=__doc__.split("\n")[0])
     parser.add_argument("prefix", nargs="*", help="only ops whose name starts so: aten.add.Tensor")
     parser.add_argument(
-        "--import", dest="modules", action="append", default=[], metavar="MODULE",
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
         help="module or .py file with converters of your own, imported first; may be repeated",
-    )  # fmt: skip
+    )
     parser.add_argument("--engine", default="cpu", help="cpu (default) or cann")
     parser.add_argument("--dynamic", action="store_true", help="trace with symbolic sizes")
     parser.add_argument("--json", action="store_true", help="one JSON object a case instead of the table")

@@ -21,9 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("headers", nargs="+", type=Path, help="header files, or directories that are searched for *.h")
     parser.add_argument("-o", "--output", required=True, type=Path, help="Python file to write, for instance my_ops.py")
     parser.add_argument(
-        "--replace", action="store_true",
+        "--replace",
+        action="store_true",
         help="let the headers win over built-in definitions with other ports or attributes",
-    )  # fmt: skip
+    )
     options = parser.parse_args(argv)
     try:
         parsed = read_headers(options.headers)

@@ -85,9 +85,10 @@ def _refuse_conflicts(operators: Sequence[HeaderOperator]) -> None:
     if wrong:
         listing = "\n".join(f"  {w}" for w in wrong)
         raise GraphError(
-            "GE3012", f"{len(wrong)} operators are known with other ports or attributes:\n{listing}",
+            "GE3012",
+            f"{len(wrong)} operators are known with other ports or attributes:\n{listing}",
             next="rename them, or pass --replace if the headers describe the device",
-        )  # fmt: skip
+        )
 
 
 def row_text(row: schema.Row) -> str:

@@ -22,34 +22,67 @@ from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 
 _PORTS: Final = {
-    "INPUT": ("in", ""), "OPTIONAL_INPUT": ("in", "?"), "DYNAMIC_INPUT": ("in", "*"),
-    "OUTPUT": ("out", ""), "DYNAMIC_OUTPUT": ("out", "*"),
-}  # fmt: skip
+    "INPUT": ("in", ""),
+    "OPTIONAL_INPUT": ("in", "?"),
+    "DYNAMIC_INPUT": ("in", "*"),
+    "OUTPUT": ("out", ""),
+    "DYNAMIC_OUTPUT": ("out", "*"),
+}
 _ENDS: Final = ("OP_END_FACTORY_REG", "OP_END")
 # Registration of shape inference and the like says nothing about the signature.
 _IGNORED: Final = frozenset(("INFER_SHAPE_AND_TYPE", "COMMENT", "INFER_FUNC", "VERIFY_FUNC"))
 _METHODS: Final = (*_PORTS, "ATTR", "REQUIRED_ATTR", "GRAPH", "DYNAMIC_GRAPH", "DATATYPE", *_ENDS)
 # Spellings that CANN headers use beside the enum names.
 _SPELLINGS: Final = {
-    "DT_FLOAT32": "DT_FLOAT", "DT_FLOAT64": "DT_DOUBLE", "DT_BFLOAT16": "DT_BF16", "DT_FP32": "DT_FLOAT",
-    "DT_FP16": "DT_FLOAT16", "DT_HALF": "DT_FLOAT16", "DT_COMPLEXT64": "DT_COMPLEX64", "DI_UINT16": "DT_UINT16",
-    "DA_INT4": "DT_INT4", "DT_RESOURSE": "DT_RESOURCE", "DT_FLOAT8_E4M3": "DT_FLOAT8_E4M3FN", "BOOL": "DT_BOOL",
-    "DT_FLOAT_E8M0": "DT_FLOAT8_E8M0", "DT_B16": "DT_BF16", "int8": "DT_INT8", "int32": "DT_INT32",
-    "float16": "DT_FLOAT16", "float32": "DT_FLOAT", "Int": "DT_INT64",
-}  # fmt: skip
+    "DT_FLOAT32": "DT_FLOAT",
+    "DT_FLOAT64": "DT_DOUBLE",
+    "DT_BFLOAT16": "DT_BF16",
+    "DT_FP32": "DT_FLOAT",
+    "DT_FP16": "DT_FLOAT16",
+    "DT_HALF": "DT_FLOAT16",
+    "DT_COMPLEXT64": "DT_COMPLEX64",
+    "DI_UINT16": "DT_UINT16",
+    "DA_INT4": "DT_INT4",
+    "DT_RESOURSE": "DT_RESOURCE",
+    "DT_FLOAT8_E4M3": "DT_FLOAT8_E4M3FN",
+    "BOOL": "DT_BOOL",
+    "DT_FLOAT_E8M0": "DT_FLOAT8_E8M0",
+    "DT_B16": "DT_BF16",
+    "int8": "DT_INT8",
+    "int32": "DT_INT32",
+    "float16": "DT_FLOAT16",
+    "float32": "DT_FLOAT",
+    "Int": "DT_INT64",
+}
 _SET_SPELLINGS: Final = {"REALNUMBERTYPE": "RealNumberType"}
 _TYPE_WORDS: Final = frozenset(("TensorType", "TesnorType", "ListTensorType", "ge"))
 _KINDS: Final = {**{k.value: k for k in Kind}, "int": Kind.INT, "float": Kind.FLOAT, "bool": Kind.BOOL}
 _INTEGER_NAMES: Final = {
-    "INT64_MAX": 2**63 - 1, "INT64_MIN": -(2**63), "INT32_MAX": 2**31 - 1, "INT32_MIN": -(2**31),
-    "UINT32_MAX": 2**32 - 1, "INT_MAX": 2**31 - 1, "INT_MIN": -(2**31), "UINT_MAX": 2**32 - 1,
-    "LLONG_MAX": 2**63 - 1, "LLONG_MIN": -(2**63), "INT16_MAX": 2**15 - 1, "INT16_MIN": -(2**15), "INT8_MAX": 127,
-    "INT8_MIN": -128, "UINT8_MAX": 255, "UINT16_MAX": 2**16 - 1,
-}  # fmt: skip
+    "INT64_MAX": 2**63 - 1,
+    "INT64_MIN": -(2**63),
+    "INT32_MAX": 2**31 - 1,
+    "INT32_MIN": -(2**31),
+    "UINT32_MAX": 2**32 - 1,
+    "INT_MAX": 2**31 - 1,
+    "INT_MIN": -(2**31),
+    "UINT_MAX": 2**32 - 1,
+    "LLONG_MAX": 2**63 - 1,
+    "LLONG_MIN": -(2**63),
+    "INT16_MAX": 2**15 - 1,
+    "INT16_MIN": -(2**15),
+    "INT8_MAX": 127,
+    "INT8_MIN": -128,
+    "UINT8_MAX": 255,
+    "UINT16_MAX": 2**16 - 1,
+}
 _FLOAT_NAMES: Final = {
-    "FLT_MAX": (2 - 2.0**-23) * 2.0**127, "FLT_MIN": 2.0**-126, "FLT_EPSILON": 2.0**-23,
-    "DBL_MAX": sys.float_info.max, "DBL_MIN": sys.float_info.min, "DBL_EPSILON": sys.float_info.epsilon,
-}  # fmt: skip
+    "FLT_MAX": (2 - 2.0**-23) * 2.0**127,
+    "FLT_MIN": 2.0**-126,
+    "FLT_EPSILON": 2.0**-23,
+    "DBL_MAX": sys.float_info.max,
+    "DBL_MIN": sys.float_info.min,
+    "DBL_EPSILON": sys.float_info.epsilon,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +142,10 @@ def read_headers(paths: Iterable[Path]) -> ParsedHeaders:
     if problems:
         listing = "\n".join(f"  {p}" for p in problems)
         raise GraphError(
-            "GE3040", f"{len(problems)} place{'s' if len(problems) > 1 else ''} cannot be read:\n{listing}",
+            "GE3040",
+            f"{len(problems)} place{'s' if len(problems) > 1 else ''} cannot be read:\n{listing}",
             next="correct the header; nothing was written",
-        )  # fmt: skip
+        )
     parsed.operators = [best[name] for name in sorted(best)]
     return parsed
 
@@ -190,9 +224,12 @@ class _Reader:
     def _call_at(self, i: int) -> bool:
         """Does ``.NAME(`` stand here?"""
         return (
-            self._mark(i, ".") and i + 2 < len(self.tokens) and self.tokens[i + 1].kind == "name"
-            and self.tokens[i + 1].text.isupper() and self._mark(i + 2, "(")
-        )  # fmt: skip
+            self._mark(i, ".")
+            and i + 2 < len(self.tokens)
+            and self.tokens[i + 1].kind == "name"
+            and self.tokens[i + 1].text.isupper()
+            and self._mark(i + 2, "(")
+        )
 
     def _skip_chain(self, i: int) -> int:
         i += 1
@@ -508,8 +545,13 @@ class _Values:
 
 
 _DOXYGEN: Final = (
-    ("@brief", ""), ("@par ", ""), ("@li ", "- "), ("@attention ", ""), ("@see ", "See "), ("\\n", ""),
-)  # fmt: skip
+    ("@brief", ""),
+    ("@par ", ""),
+    ("@li ", "- "),
+    ("@attention ", ""),
+    ("@see ", "See "),
+    ("\\n", ""),
+)
 
 
 def clean_comment(comment: str) -> str:

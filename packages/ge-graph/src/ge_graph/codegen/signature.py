@@ -11,12 +11,20 @@ from ge_graph.dtypes import DataType
 from ge_graph.schema import AttrSchema, OpSchema, PortSchema
 
 _TYPES: Final = {
-    Kind.INT: "int", Kind.FLOAT: "float", Kind.BOOL: "bool", Kind.STRING: "str | bytes", Kind.TYPE: "DataType | int",
-    Kind.TENSOR: "Any", Kind.LIST_INT: "Sequence[int]", Kind.LIST_FLOAT: "Sequence[float]",
-    Kind.LIST_BOOL: "Sequence[bool]", Kind.LIST_STRING: "Sequence[str | bytes]",
-    Kind.LIST_TYPE: "Sequence[DataType | int]", Kind.LIST_LIST_INT: "Sequence[Sequence[int]]",
+    Kind.INT: "int",
+    Kind.FLOAT: "float",
+    Kind.BOOL: "bool",
+    Kind.STRING: "str | bytes",
+    Kind.TYPE: "DataType | int",
+    Kind.TENSOR: "Any",
+    Kind.LIST_INT: "Sequence[int]",
+    Kind.LIST_FLOAT: "Sequence[float]",
+    Kind.LIST_BOOL: "Sequence[bool]",
+    Kind.LIST_STRING: "Sequence[str | bytes]",
+    Kind.LIST_TYPE: "Sequence[DataType | int]",
+    Kind.LIST_LIST_INT: "Sequence[Sequence[int]]",
     Kind.LIST_LIST_FLOAT: "Sequence[Sequence[float]]",
-}  # fmt: skip
+}
 
 
 def parameters(op: OpSchema) -> list[str]:

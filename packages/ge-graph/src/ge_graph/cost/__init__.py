@@ -14,7 +14,15 @@ from ge_graph.cost.sizes import Shapes, bind, number, symbols
 from ge_graph.cost.work import Work
 
 __all__ = [
-    "Memory", "MemoryAnalysis", "MemoryPlan", "Shapes", "Work", "bind", "chips", "cost_analysis", "memory_analysis",
+    "Memory",
+    "MemoryAnalysis",
+    "MemoryPlan",
+    "Shapes",
+    "Work",
+    "bind",
+    "chips",
+    "cost_analysis",
+    "memory_analysis",
     "number",
     "symbols",
-]  # fmt: skip
+]

@@ -37,9 +37,10 @@ def _sizes(graph: Graph, sizes: Mapping[str, int] | None) -> Shapes:
     missing = [s for s in symbols(graph) if s not in (sizes or {})]
     if missing:
         raise GraphError(
-            "GE3072", f"graph '{graph.name}' has sizes that are open: {', '.join(missing)}",
+            "GE3072",
+            f"graph '{graph.name}' has sizes that are open: {', '.join(missing)}",
             next="give their values: cost_analysis({'s0': 128})",
-        )  # fmt: skip
+        )
     return Shapes(graph, sizes)
 
 

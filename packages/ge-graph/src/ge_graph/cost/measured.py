@@ -21,21 +21,49 @@ _MOST: Final = 1 << 30
 _IDLE: Final = 0.05  # of a run in which the launch is nearly all
 # Column of op_summary, and of kernel_details of torch_npu.
 _NAMES: Final = {
-    "op": ("OP Type", "Type"), "time": ("Task Duration(us)", "Duration(us)"), "shapes": ("Input Shapes",),
-    "types": ("Input Data Types",), "results": ("Output Shapes",), "result_types": ("Output Data Types",),
-}  # fmt: skip
+    "op": ("OP Type", "Type"),
+    "time": ("Task Duration(us)", "Duration(us)"),
+    "shapes": ("Input Shapes",),
+    "types": ("Input Data Types",),
+    "results": ("Output Shapes",),
+    "result_types": ("Output Data Types",),
+}
 # What GE calls an operator once it has chosen the kernel.
 _SAME: Final = {
-    "MatMulV3": "MatMulV2", "BatchMatMulV3": "BatchMatMulV2", "StridedSliceD": "StridedSliceV2", "SliceD": "Slice",
-    "ConcatV2D": "ConcatV2", "ConcatD": "ConcatV2", "SplitVD": "SplitV", "ReduceSumD": "ReduceSum",
-    "ReduceMeanD": "ReduceMean", "TransposeD": "Transpose", "TileD": "Tile", "Index": "IndexByTensor",
-}  # fmt: skip
+    "MatMulV3": "MatMulV2",
+    "BatchMatMulV3": "BatchMatMulV2",
+    "StridedSliceD": "StridedSliceV2",
+    "SliceD": "Slice",
+    "ConcatV2D": "ConcatV2",
+    "ConcatD": "ConcatV2",
+    "SplitVD": "SplitV",
+    "ReduceSumD": "ReduceSum",
+    "ReduceMeanD": "ReduceMean",
+    "TransposeD": "Transpose",
+    "TileD": "Tile",
+    "Index": "IndexByTensor",
+}
 TABLE_TYPES: Final = {
-    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "BFLOAT16": "bf16", "INT64": "i64", "INT32": "i32",
-    "INT16": "i16", "INT8": "i8", "UINT8": "u8", "UINT64": "u64", "UINT32": "u32", "UINT16": "u16", "BOOL": "b8",
-    "DOUBLE": "f64", "COMPLEX64": "c64", "FLOAT8_E4M3FN": "f8e4", "FLOAT8_E5M2": "f8e5", "HIFLOAT8": "hif8",
+    "FLOAT": "f32",
+    "FLOAT16": "f16",
+    "BF16": "bf16",
+    "BFLOAT16": "bf16",
+    "INT64": "i64",
+    "INT32": "i32",
+    "INT16": "i16",
+    "INT8": "i8",
+    "UINT8": "u8",
+    "UINT64": "u64",
+    "UINT32": "u32",
+    "UINT16": "u16",
+    "BOOL": "b8",
+    "DOUBLE": "f64",
+    "COMPLEX64": "c64",
+    "FLOAT8_E4M3FN": "f8e4",
+    "FLOAT8_E5M2": "f8e5",
+    "HIFLOAT8": "hif8",
     "INT4": "i4",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +183,10 @@ def _types(text: str) -> tuple[str, ...]:
 
 def _bad(name: str, what: str) -> GraphError:
     return GraphError(
-        "GE3074", f"measured times {name}: {escape.line(what, 300)}",
+        "GE3074",
+        f"measured times {name}: {escape.line(what, 300)}",
         next="give op_summary_*.csv of msprof, or kernel_details.csv of torch_npu's profiler",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)

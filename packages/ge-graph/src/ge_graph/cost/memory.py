@@ -141,8 +141,11 @@ class Memory:
         """
         shapes = sizes if isinstance(sizes, Shapes) else Shapes(self.graph, sizes)
         blocks = self.blocks(shapes)
-        inner = {self._lives.position[n]: max(m.at(shapes.sizes).packed for m in each)
-                 for n, each in self._inner.items() if each}  # fmt: skip
+        inner = {
+            self._lives.position[n]: max(m.at(shapes.sizes).packed for m in each)
+            for n, each in self._inner.items()
+            if each
+        }
         count = len(self.graph.nodes)
         everything = _sums(blocks, count, inner)
         temporary = max(_sums([b for b in blocks if not b.returned], count, inner), default=0)
@@ -161,10 +164,13 @@ class Memory:
             aliased=_total(shapes, aliased),
             updated=_total(shapes, [t for t in arguments if t in written]),
             temporary=temporary if self.reuse else sum(b.size for b in blocks if not b.returned),
-            peak=peak if self.reuse else unreused, packed=packed, unreused=unreused,
+            peak=peak if self.reuse else unreused,
+            packed=packed,
+            unreused=unreused,
             peak_node=self.graph.nodes[place].name if blocks else "",
-            at_peak=tuple(at_peak), unknown=tuple(shapes.unknown),
-        )  # fmt: skip
+            at_peak=tuple(at_peak),
+            unknown=tuple(shapes.unknown),
+        )
 
     def largest(self, gears: Iterable[Mapping[str, int]]) -> MemoryPlan:
         """The plan of the gear that needs most: a device keeps memory for all of them.

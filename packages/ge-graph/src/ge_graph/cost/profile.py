@@ -17,9 +17,18 @@ from ge_graph.ir import Node
 STREAM: Final = "_user_stream_label"
 _SHORT: Final = {short: name for name, short in reversed(TABLE_TYPES.items())}
 _COLUMNS: Final = (
-    "Step Id", "Task ID", "Stream ID", "Name", "Type", "Start Time(us)", "Duration(us)", "Input Shapes",
-    "Input Data Types", "Output Shapes", "Output Data Types",
-)  # fmt: skip
+    "Step Id",
+    "Task ID",
+    "Stream ID",
+    "Name",
+    "Type",
+    "Start Time(us)",
+    "Duration(us)",
+    "Input Shapes",
+    "Input Data Types",
+    "Output Shapes",
+    "Output Data Types",
+)
 _CELL: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a cell for a formula
 
 
@@ -108,8 +117,18 @@ def chrome_trace(tasks: Iterable[Task], process: str) -> dict[str, Any]:
         events.append({"ph": "M", "pid": 0, "tid": stream, "name": "thread_name", "args": {"name": title}})
     for number, task in enumerate(ordered):
         about = {"Task Id": number, "Stream Id": task.stream, "Type": task.op, "step": task.step, "source": task.source}
-        events.append({"ph": "X", "pid": 0, "tid": task.stream, "name": task.name, "cat": "kernel", "ts": task.start,
-                       "dur": task.duration, "args": about})  # fmt: skip
+        events.append(
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": task.stream,
+                "name": task.name,
+                "cat": "kernel",
+                "ts": task.start,
+                "dur": task.duration,
+                "args": about,
+            }
+        )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 

@@ -21,17 +21,33 @@ Numbers: TypeAlias = "tuple[int, ...]"
 _LONGEST: Final = 2000  # characters of one size
 _CONSTS: Final = ("Const", "Constant", "ConstPlaceHolder", "FileConstant")
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+}
 # Names of functions in the texts that torch writes for sizes.
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    "Max": max, "Min": min, "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
-    "PythonMod": operator.mod, "ModularIndexing": lambda base, divisor, modulus: base // divisor % modulus,
-    "CeilDiv": lambda a, b: -(-a // b), "CeilToInt": math.ceil, "FloorToInt": math.floor, "ceiling": math.ceil,
-    "floor": math.floor, "IntTrueDiv": operator.truediv, "Identity": lambda x: x, "ToFloat": float, "TruncToInt": int,
+    "Max": max,
+    "Min": min,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "ModularIndexing": lambda base, divisor, modulus: base // divisor % modulus,
+    "CeilDiv": lambda a, b: -(-a // b),
+    "CeilToInt": math.ceil,
+    "FloorToInt": math.floor,
+    "ceiling": math.ceil,
+    "floor": math.floor,
+    "IntTrueDiv": operator.truediv,
+    "Identity": lambda x: x,
+    "ToFloat": float,
+    "TruncToInt": int,
     "PowByNatural": lambda a, b: a**b if abs(b) < 64 else _too_large(),
-}  # fmt: skip
+}
 
 
 def _too_large() -> Any:
@@ -441,17 +457,28 @@ _ELEMENTWISE: Final = frozenset(
     ]
 )
 _RULES: Final[Mapping[str, Callable[[Shapes, Node], Sequence[Numbers | None]]]] = {
-    "Shape": _shape_of, "BroadcastTo": _broadcast_to, "Reshape": _by_value(1), "Fill": _by_value(0),
-    "Unsqueeze": _unsqueeze, "GatherV2": _gather, "Gather": _gather, "FlashAttentionScore": _attention,
-    "FlashAttentionScoreGrad": _attention_grad, "FusedInferAttentionScore": _cached_attention,
-    "Rank": lambda shapes, node: [()], "Size": lambda shapes, node: [()],
+    "Shape": _shape_of,
+    "BroadcastTo": _broadcast_to,
+    "Reshape": _by_value(1),
+    "Fill": _by_value(0),
+    "Unsqueeze": _unsqueeze,
+    "GatherV2": _gather,
+    "Gather": _gather,
+    "FlashAttentionScore": _attention,
+    "FlashAttentionScoreGrad": _attention_grad,
+    "FusedInferAttentionScore": _cached_attention,
+    "Rank": lambda shapes, node: [()],
+    "Size": lambda shapes, node: [()],
     **{op: _multiplied for op in ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")},
     **{op: _listed(0) for op in ("Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DTranspose", "Conv3DTranspose")},
     **{op: _listed(1) for op in ("Conv2DBackpropFilter", "Conv3DBackpropFilter")},
-    "Conv2D": _convolved, "Conv3D": _convolved, "Conv3DV2": _convolved,
-    "MaxPoolWithArgmaxV1": _pooled, "MaxPool3DWithArgmaxV2": _pooled,
+    "Conv2D": _convolved,
+    "Conv3D": _convolved,
+    "Conv3DV2": _convolved,
+    "MaxPoolWithArgmaxV1": _pooled,
+    "MaxPool3DWithArgmaxV2": _pooled,
     **{op: _like(0) for op in ("LayerNormV4", "SoftmaxV2", "RmsNorm", "Cumsum", "Sort", "IndexPutV2", "TopK")},
-}  # fmt: skip
+}
 
 
 def port(node: Node, name: str) -> Any:

@@ -61,9 +61,15 @@ def cores(node: Node, limits: tuple[int, int] = (0, 0)) -> tuple[int | None, int
 
 
 def of(
-    work: Work, figures: Figures, node: Node, *, limits: tuple[int, int] = (0, 0), unit: str = "aicore",
-    measured: float | None = None, shares: Mapping[str, float] = {},
-) -> Time:  # fmt: skip
+    work: Work,
+    figures: Figures,
+    node: Node,
+    *,
+    limits: tuple[int, int] = (0, 0),
+    unit: str = "aicore",
+    measured: float | None = None,
+    shares: Mapping[str, float] = {},
+) -> Time:
     """The time of a node.
 
     Args:

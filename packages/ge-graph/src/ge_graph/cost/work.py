@@ -88,9 +88,17 @@ _PRODUCTS: Final = re.compile(
     r"FullyConnection|FusedLinear"
 )
 _NO_PRODUCTS: Final = frozenset(
-    ["AttentionUpdate", "AttentionToFFN", "FFNToAttention", "AttentionWorkerScheduler", "AttentionWorkerCombine",
-     "KvQuantSparseFlashAttentionMetadata", "RingAttentionUpdate", "FfnWorkerBatching"]
-)  # fmt: skip
+    [
+        "AttentionUpdate",
+        "AttentionToFFN",
+        "FFNToAttention",
+        "AttentionWorkerScheduler",
+        "AttentionWorkerCombine",
+        "KvQuantSparseFlashAttentionMetadata",
+        "RingAttentionUpdate",
+        "FfnWorkerBatching",
+    ]
+)
 
 
 def _compute_type(node: Node) -> DataType:
@@ -310,57 +318,133 @@ def _shown(node: Node, told: attention.Heads) -> int:
 
 _FAR: Final = 1 << 40
 # Where the numbers of rows that count are operands.
-_LENGTHS: Final = ("actual_seq_qlen", "actual_seq_kvlen", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table",
-                   "prefix")  # fmt: skip
+_LENGTHS: Final = (
+    "actual_seq_qlen",
+    "actual_seq_kvlen",
+    "actual_seq_lengths",
+    "actual_seq_lengths_kv",
+    "block_table",
+    "prefix",
+)
 # Products over the depth of query and key, and over the width of the value. The gradient: scores again, their gradient
 # by the value, the gradients of value, query and key.
 _ATTENTIONS: Final[Mapping[str, tuple[int, int]]] = {
-    **{op: (1, 1) for op in ("FlashAttentionScore", "PromptFlashAttention", "IncreFlashAttention",
-                             "FusedInferAttentionScore")},
+    **{
+        op: (1, 1)
+        for op in ("FlashAttentionScore", "PromptFlashAttention", "IncreFlashAttention", "FusedInferAttentionScore")
+    },
     "FlashAttentionScoreGrad": (3, 2),
-}  # fmt: skip
+}
 _CHOSEN: Final = ("SparseFlashAttention", "KvQuantSparseFlashAttention")
 _INDEXED: Final = ("LightningIndexer", "QuantLightningIndexer")
 _SIZE_FIRST: Final = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DTranspose", "Conv3DTranspose"})
 _PLAIN: Final = _product("x1", "transpose_x1", "adj_x1", "is_trans_a", "trans_x1")
 _FLOPS: Final[Mapping[str, _Flops]] = {
-    **{op: _PLAIN for op in (
-        "MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "QuantBatchMatmulV3",
-        "QuantBatchMatmulV4", "FusedMatMul", "FusedQuantMatMul", "MatmulAllReduce", "MatmulAllReduceAddRmsNorm",
-        "GemmV3", "MatmulReduceScatter", "MatmulReduceScatterV2", "AllGatherMatmul", "AllGatherMatmulV2",
-        "DualLevelQuantBatchMatmul", "QuantBatchMatmulInplaceAdd", "QuantMatmulDequant",
-    )},
-    "GemmV2": _product("a", "transpose_a"), "GEMM": _product("a", "transpose_a"),
-    "WeightQuantBatchMatmulV2": _product("x", "transpose_x"), "FullyConnection": _product("x"),
-    "TransposeBatchMatMul": _turned_product, "TransposeQuantBatchMatMul": _turned_product,
-    **{op: _grouped for op in (
-        "GroupedMatmul", "GroupedMatmulSwigluQuant", "GroupedMatmulSwigluQuantV2", "GroupedMatmulFinalizeRouting",
-        "GroupedMatmulAdd",
-    )},
+    **{
+        op: _PLAIN
+        for op in (
+            "MatMul",
+            "MatMulV2",
+            "MatMulV3",
+            "BatchMatMul",
+            "BatchMatMulV2",
+            "BatchMatMulV3",
+            "QuantBatchMatmulV3",
+            "QuantBatchMatmulV4",
+            "FusedMatMul",
+            "FusedQuantMatMul",
+            "MatmulAllReduce",
+            "MatmulAllReduceAddRmsNorm",
+            "GemmV3",
+            "MatmulReduceScatter",
+            "MatmulReduceScatterV2",
+            "AllGatherMatmul",
+            "AllGatherMatmulV2",
+            "DualLevelQuantBatchMatmul",
+            "QuantBatchMatmulInplaceAdd",
+            "QuantMatmulDequant",
+        )
+    },
+    "GemmV2": _product("a", "transpose_a"),
+    "GEMM": _product("a", "transpose_a"),
+    "WeightQuantBatchMatmulV2": _product("x", "transpose_x"),
+    "FullyConnection": _product("x"),
+    "TransposeBatchMatMul": _turned_product,
+    "TransposeQuantBatchMatMul": _turned_product,
+    **{
+        op: _grouped
+        for op in (
+            "GroupedMatmul",
+            "GroupedMatmulSwigluQuant",
+            "GroupedMatmulSwigluQuantV2",
+            "GroupedMatmulFinalizeRouting",
+            "GroupedMatmulAdd",
+        )
+    },
     "FFN": _ffn,
-    **{op: _convolution(None) for op in ("Conv1D", "Conv2D", "Conv2DV2", "Conv3D", "Conv3DV2", "QuantConv2D",
-                                         "ExtendConv2D", "QuantConv3D")},
-    **{op: _convolution("x") for op in ("Conv2DTranspose", "Conv3DTranspose", "Conv3DTransposeV2", "Deconvolution",
-                                        "Conv2DTransposeD", "Conv3DTransposeD", "ExtendConvTranspose")},
-    **{op: _convolution("out_backprop") for op in ("Conv2DBackpropInput", "Conv3DBackpropInput",
-                                                   "Conv3DBackpropInputV2", "Conv2DBackpropInputD",
-                                                   "Conv3DBackpropInputD")},
-    **{op: _convolution_filter for op in ("Conv2DBackpropFilter", "Conv3DBackpropFilter", "Conv3DBackpropFilterV2",
-                                          "Conv2DBackpropFilterD", "Conv3DBackpropFilterD")},
+    **{
+        op: _convolution(None)
+        for op in ("Conv1D", "Conv2D", "Conv2DV2", "Conv3D", "Conv3DV2", "QuantConv2D", "ExtendConv2D", "QuantConv3D")
+    },
+    **{
+        op: _convolution("x")
+        for op in (
+            "Conv2DTranspose",
+            "Conv3DTranspose",
+            "Conv3DTransposeV2",
+            "Deconvolution",
+            "Conv2DTransposeD",
+            "Conv3DTransposeD",
+            "ExtendConvTranspose",
+        )
+    },
+    **{
+        op: _convolution("out_backprop")
+        for op in (
+            "Conv2DBackpropInput",
+            "Conv3DBackpropInput",
+            "Conv3DBackpropInputV2",
+            "Conv2DBackpropInputD",
+            "Conv3DBackpropInputD",
+        )
+    },
+    **{
+        op: _convolution_filter
+        for op in (
+            "Conv2DBackpropFilter",
+            "Conv3DBackpropFilter",
+            "Conv3DBackpropFilterV2",
+            "Conv2DBackpropFilterD",
+            "Conv3DBackpropFilterD",
+        )
+    },
     "DepthwiseConv2D": _depthwise,
     **{op: _attention(products) for op, products in _ATTENTIONS.items()},
     **{op: _prolog for op in ("MlaProlog", "MlaPrologV2", "MlaPrologV3")},
     **{op: _chosen for op in _CHOSEN},
     **{op: _indexed for op in _INDEXED},
-}  # fmt: skip
+}
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 # No work on the device: inputs, constants, and what only says how the same memory is looked at.
 VIEWS: Final = frozenset(
-    ["Bitcast", "ExpandDims", "Flatten", "FlattenV2", "Identity", "Reshape", "ReshapeV2", "Squeeze", "SqueezeV2",
-     "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3"]
-)  # fmt: skip
+    [
+        "Bitcast",
+        "ExpandDims",
+        "Flatten",
+        "FlattenV2",
+        "Identity",
+        "Reshape",
+        "ReshapeV2",
+        "Squeeze",
+        "SqueezeV2",
+        "SqueezeV3",
+        "Unsqueeze",
+        "UnsqueezeV2",
+        "UnsqueezeV3",
+    ]
+)
 SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant", "Variable"))
 FREE: Final = VIEWS | SOURCES | {"NetOutput", "NoOp", "ControlTrigger", "Shape", "ShapeN", "Rank", "Size"}
 MOVES: Final = frozenset(
@@ -428,10 +512,23 @@ MOVES: Final = frozenset(
 _TAKEN: Final[Mapping[str, tuple[int, ...]]] = {
     op: (0,)
     for op in (
-        "Gather", "GatherV2", "GatherV2D", "GatherNd", "GatherElements", "GatherElementsV2", "GatherD", "Index",
-        "IndexByTensor", "StridedSlice", "StridedSliceD", "StridedSliceV2", "Slice", "SliceD", "AsStrided",
+        "Gather",
+        "GatherV2",
+        "GatherV2D",
+        "GatherNd",
+        "GatherElements",
+        "GatherElementsV2",
+        "GatherD",
+        "Index",
+        "IndexByTensor",
+        "StridedSlice",
+        "StridedSliceD",
+        "StridedSliceV2",
+        "Slice",
+        "SliceD",
+        "AsStrided",
     )
-}  # fmt: skip
+}
 _FILLED: Final = frozenset(("Fill", "FillV2", "ZerosLike", "OnesLike", "Range"))
 # Beginnings and parts of names of operators that update an operand in place, and only the places that others name.
 _PARTLY: Final = re.compile(

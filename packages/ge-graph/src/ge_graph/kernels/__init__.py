@@ -21,9 +21,18 @@ from ge_graph.kernels.grades import STRENGTHS
 from ge_graph.kernels.verdicts import Finding, Oracle, Verdict
 
 __all__ = [
-    "STRENGTHS", "KernelFacts", "Finding", "ChipKernel", "Oracle", "Verdict", "contradictions", "facts", "has",
-    "oracle", "socs",
-]  # fmt: skip
+    "STRENGTHS",
+    "KernelFacts",
+    "Finding",
+    "ChipKernel",
+    "Oracle",
+    "Verdict",
+    "contradictions",
+    "facts",
+    "has",
+    "oracle",
+    "socs",
+]
 
 _WITHOUT_KERNEL = ("ge_local", "rts", "hccl")
 

@@ -41,22 +41,29 @@ NOT_NAMED: Final[Mapping[tuple[str, str], tuple[str, frozenset[DataType], str, s
     for chip in ("ascend910b", "ascend910_93")
     for op, row in {
         "MatMulV2": (
-            "bias", frozenset({DataType.DT_BF16}), "it launches MatMulV3, whose list names bias in float32 and float16",
+            "bias",
+            frozenset({DataType.DT_BF16}),
+            "it launches MatMulV3, whose list names bias in float32 and float16",
             "hicann/ops-nn matmul/mat_mul_v3: kernel list and README.md",
         ),
         "MaxPoolWithArgmaxV1": (
-            "x", frozenset({DataType.DT_FLOAT16, DataType.DT_BF16}), "its launch is for float32 alone on this core",
+            "x",
+            frozenset({DataType.DT_FLOAT16, DataType.DT_BF16}),
+            "its launch is for float32 alone on this core",
             "hicann/ops-nn pooling/max_pool3d_with_argmax_v2/op_api/max_pool_with_argmax_v1.cpp",
         ),
     }.items()
-}  # fmt: skip
+}
 """Chip and operator of which runs in other types are known, to a port, types that no list of kernels names for it
 there, why, and who says so."""
 
 WITH_CONSTANTS: Final[Mapping[str, str]] = {
-    "ConcatV2": "ConcatV2D", "ReduceMean": "ReduceMeanD", "ReduceSum": "ReduceSumD", "SplitV": "SplitVD",
+    "ConcatV2": "ConcatV2D",
+    "ReduceMean": "ReduceMeanD",
+    "ReduceSum": "ReduceSumD",
+    "SplitV": "SplitVD",
     "StridedSliceV2": "StridedSliceD",
-}  # fmt: skip
+}
 """Operator that GE replaces where axes, sizes or places are constants, seen in profiles of GE graphs."""
 
 REPLACED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
@@ -64,5 +71,5 @@ REPLACED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("ascend950", "Conv2D"): ("Conv2DV2", "graph fusion rule Conv2dToConv2dV2FusionPass"),
     ("ascend950", "IndexByTensor"): ("Index", "graph fusion rule IndexByTensorStaticFusionPass"),
     ("ascend950", "MatMulV2"): ("MatMulV3", "graph fusion rule MatMulToMatmulV3FusionPass"),
-}  # fmt: skip
+}
 """Chip and operator that GE replaces there, by published rules, to the other one and its source."""

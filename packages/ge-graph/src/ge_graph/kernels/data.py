@@ -42,8 +42,9 @@ def limits() -> tuple[Limit, ...]:
     entries = []
     for line in package_data("kernel_limits.tsv").decode().splitlines()[1:]:
         soc, op, when, unit, instead = line.split("\t")
-        parts = tuple((part.split(":")[0], frozenset(BY_SHORT[t] for t in part.split(":")[1].split(",")))
-                      for part in when.split())  # fmt: skip
+        parts = tuple(
+            (part.split(":")[0], frozenset(BY_SHORT[t] for t in part.split(":")[1].split(","))) for part in when.split()
+        )
         entries.append(Limit(soc, op, parts, unit, instead))
     return tuple(entries)
 

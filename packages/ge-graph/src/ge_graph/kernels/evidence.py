@@ -99,9 +99,16 @@ class Evidence:
         if any(len(r) != len(names) for r in (*rows, *([sets] if sets else ()))):
             raise ValueError(f"types {types!r} for ports {ports!r} of {op}")
         return Statement(
-            op, tuple(socs.split(",")), kind, unit, names, rows, sets, note,
+            op,
+            tuple(socs.split(",")),
+            kind,
+            unit,
+            names,
+            rows,
+            sets,
+            note,
             tuple(self._names.get(s, s) for s in sources.split("; ")),
-        )  # fmt: skip
+        )
 
 
 def _type(text: str) -> DataType | None:

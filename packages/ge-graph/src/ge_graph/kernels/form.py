@@ -96,9 +96,19 @@ def from_line(line: str) -> ChipKernel:
         combos = tuple(_combo(text, len(named)) for text in types.split(";"))
     rows = tuple(tuple(text.split(",")) if "," in text else (text,) * len(named) for text in formats.split(";") if text)
     return ChipKernel(
-        op, tuple(socs.split(",")), unit, int(inputs), tuple(n for n, _ in named), tuple(k for _, k in named),
-        combos, sets, rows, "c" in flags, "e" in flags, source,
-    )  # fmt: skip
+        op,
+        tuple(socs.split(",")),
+        unit,
+        int(inputs),
+        tuple(n for n, _ in named),
+        tuple(k for _, k in named),
+        combos,
+        sets,
+        rows,
+        "c" in flags,
+        "e" in flags,
+        source,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -174,9 +184,10 @@ def _checked(line: str, origin: str) -> ChipKernel:
 def damaged(name: str, what: str) -> GraphError:
     """The error for a file of facts that cannot be read."""
     return GraphError(
-        "GE3067", f"kernel facts '{name}' cannot be read: {what}",
+        "GE3067",
+        f"kernel facts '{name}' cannot be read: {what}",
         next="write the file anew with `tair check --cann FOLDER --write-facts FILE`, or repair the installation",
-    )  # fmt: skip
+    )
 
 
 def read(data: bytes, name: str) -> KernelFacts:

@@ -62,9 +62,15 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
         statement, casts = listed
         backed = bool(pages or measured)
         word = "launched" if backed and statement.kind == "launched" else "documented"
-        return Grade(word, "aicore", "the operator library launches it in these types on this core" if backed
-                     else "the operator library launches it in these types; no page and no run says so too",
-                     casts, statement.sources)  # fmt: skip
+        return Grade(
+            word,
+            "aicore",
+            "the operator library launches it in these types on this core"
+            if backed
+            else "the operator library launches it in these types; no page and no run says so too",
+            casts,
+            statement.sources,
+        )
     slow = _slow(here, launched, measured)
     if slow is not None:
         return slow
@@ -76,8 +82,9 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
     running = [*measured, *known]
     if running:
         how = "was measured on this core" if measured else "is launched on this chip"
-        return Grade("types open", "aicore", f"it {how}, whether in these types is not known",
-                     sources=running[0].sources)  # fmt: skip
+        return Grade(
+            "types open", "aicore", f"it {how}, whether in these types is not known", sources=running[0].sources
+        )
     return _other_types(here, statements)
 
 
@@ -86,8 +93,13 @@ def _other_types(here: Sequence[Statement], statements: Sequence[Statement]) -> 
     pages, functions = _of_kind(here, "page"), _of_kind(here, "function")
     rest = [*pages, *functions, *_of_kind(statements, "used")]
     if rest:
-        said = "a page names the chip, with other types" if pages else "a function that may cast names the chip" \
-            if functions else "others build it; nobody names chip and types"  # fmt: skip
+        said = (
+            "a page names the chip, with other types"
+            if pages
+            else "a function that may cast names the chip"
+            if functions
+            else "others build it; nobody names chip and types"
+        )
         return Grade("used by others", "", said, sources=rest[0].sources)
     return None
 
@@ -106,9 +118,13 @@ def _measured(found: tuple[Statement, bool], soc: str) -> Grade:
     statement, casts = found
     own = soc in statement.socs
     ran = f"; it {statement.note}" if statement.note.startswith("ran as") else ""
-    return Grade("measured" if own else "same core", "aicore",
-                 f"a run in these types was measured on {'this chip' if own else 'a chip of the same core'}{ran}",
-                 casts, statement.sources)  # fmt: skip
+    return Grade(
+        "measured" if own else "same core",
+        "aicore",
+        f"a run in these types was measured on {'this chip' if own else 'a chip of the same core'}{ran}",
+        casts,
+        statement.sources,
+    )
 
 
 def _slow(here: Sequence[Statement], launched: Sequence[Statement], measured: Sequence[Statement]) -> Grade | None:
@@ -118,8 +134,9 @@ def _slow(here: Sequence[Statement], launched: Sequence[Statement], measured: Se
         return Grade("launched", "aicpu", "the operator library launches it on AI CPU only", sources=only[0].sources)
     others = [s for s in launched if s.ports and s.note == "aicpu for other types"]
     if others:
-        return Grade("launched", "aicpu", "the operator library launches it on AI CPU in these types",
-                     sources=others[0].sources)  # fmt: skip
+        return Grade(
+            "launched", "aicpu", "the operator library launches it on AI CPU in these types", sources=others[0].sources
+        )
     return None
 
 

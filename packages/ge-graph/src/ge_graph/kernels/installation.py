@@ -192,8 +192,20 @@ def _ai_core(op: str, row: Mapping[str, Any], soc: str, source: str) -> ChipKern
     if layouts and all(layouts) and len({len(f) for f in layouts}) == 1:
         formats = tuple(dict.fromkeys(r for r in zip(*layouts) if all(f in BY_LAYOUT for f in r)))
         formats = () if all(f == "ND" for r in formats for f in r) else formats
-    return ChipKernel(op, (soc,), AI_CORE, inputs, names, kinds, combos, (), formats,
-                  _flag(row, "needCheckSupport") or not combos, False, source)  # fmt: skip
+    return ChipKernel(
+        op,
+        (soc,),
+        AI_CORE,
+        inputs,
+        names,
+        kinds,
+        combos,
+        (),
+        formats,
+        _flag(row, "needCheckSupport") or not combos,
+        False,
+        source,
+    )
 
 
 def _ai_cpu(op: str, row: Mapping[str, Any], source: str) -> ChipKernel:

@@ -31,15 +31,30 @@ MAX_RANK: Final = 8
 _CASTS: Final = {
     (BY_SHORT[a], BY_SHORT[b]): (cost, hint)
     for a, b, cost, hint in (
-        ("f64", "f32", 2, "24 digits of 53 are kept"), ("f32", "f16", 4, "fewer digits, up to 65504"),
-        ("f32", "bf16", 5, "fewer digits"), ("bf16", "f16", 3, "up to 65504"), ("f16", "bf16", 5, "fewer digits"),
-        ("f16", "f32", 1, ""), ("bf16", "f32", 1, ""),
-        ("i64", "i32", 2, "if the values fit"), ("u64", "i64", 3, "if the values fit"), ("u32", "i64", 2, ""),
-        ("u16", "i32", 1, ""), ("u8", "i32", 2, ""), ("i8", "i32", 2, ""), ("i16", "i32", 1, ""), ("i32", "i64", 2, ""),
-        ("u8", "f16", 3, ""), ("i8", "f16", 3, ""), ("i32", "f32", 4, "exact below 2^24"), ("b8", "i8", 2, ""),
-        ("b8", "u8", 2, ""), ("b8", "i32", 3, ""), ("c128", "c64", 2, "24 digits of 53 are kept"),
+        ("f64", "f32", 2, "24 digits of 53 are kept"),
+        ("f32", "f16", 4, "fewer digits, up to 65504"),
+        ("f32", "bf16", 5, "fewer digits"),
+        ("bf16", "f16", 3, "up to 65504"),
+        ("f16", "bf16", 5, "fewer digits"),
+        ("f16", "f32", 1, ""),
+        ("bf16", "f32", 1, ""),
+        ("i64", "i32", 2, "if the values fit"),
+        ("u64", "i64", 3, "if the values fit"),
+        ("u32", "i64", 2, ""),
+        ("u16", "i32", 1, ""),
+        ("u8", "i32", 2, ""),
+        ("i8", "i32", 2, ""),
+        ("i16", "i32", 1, ""),
+        ("i32", "i64", 2, ""),
+        ("u8", "f16", 3, ""),
+        ("i8", "f16", 3, ""),
+        ("i32", "f32", 4, "exact below 2^24"),
+        ("b8", "i8", 2, ""),
+        ("b8", "u8", 2, ""),
+        ("b8", "i32", 3, ""),
+        ("c128", "c64", 2, "24 digits of 53 are kept"),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +156,9 @@ class Oracle:
             state: State = "open" if found.strength == "types open" else "aicore"
             casts = ", with casts that GE inserts" if found.casts else ""
             return Verdict(state, found.reason + casts, found.casts, "", listed.slow, found.strength, found.sources)
-        return Verdict("unknown", f"{listed.reason}; {found.reason}", False, "", listed.slow, found.strength,
-                       found.sources)  # fmt: skip
+        return Verdict(
+            "unknown", f"{listed.reason}; {found.reason}", False, "", listed.slow, found.strength, found.sources
+        )
 
     def _listed(self, op: str, types: Types) -> Verdict:
         """By lists of kernels alone."""
@@ -185,9 +201,11 @@ class Oracle:
         ranks = [len(t.known_shape) for t in (*node.operands(), *node.outputs) if t.known_shape is not None]
         if verdict.state in ("aicore", "aicpu", "open") and max(ranks, default=0) > MAX_RANK:
             return Verdict(
-                "unknown", f"{max(ranks)} dimensions; most kernels take {MAX_RANK}",
-                advice=f"reshape to at most {MAX_RANK} dimensions", strength="",
-            )  # fmt: skip
+                "unknown",
+                f"{max(ranks)} dimensions; most kernels take {MAX_RANK}",
+                advice=f"reshape to at most {MAX_RANK} dimensions",
+                strength="",
+            )
         if verdict.strength == "listed" or verdict.state not in ("aicore", "open"):
             return verdict
         why = conditions.ON_AI_CPU[node.op](node) if node.op in conditions.ON_AI_CPU else ""
@@ -197,8 +215,13 @@ class Oracle:
             port, types, why, source = row
             if any(d in types for d in types_of(node).get(port, ())):
                 advice = f"cast {port} to DT_FLOAT"
-                return Verdict("open", f"runs on AI Core, {port} in this type is not named: {why}", advice=advice,
-                               strength="types open", sources=(source,))  # fmt: skip
+                return Verdict(
+                    "open",
+                    f"runs on AI Core, {port} in this type is not named: {why}",
+                    advice=advice,
+                    strength="types open",
+                    sources=(source,),
+                )
         other = conditions.WITH_CONSTANTS.get(node.op)
         if other is None or verdict.reason.endswith("constant"):
             return verdict
@@ -223,9 +246,13 @@ class Oracle:
                     verdict = known[node.op, shown] = self.verdict(node.op, types)
                 origin = node.provenance
                 yield Finding(
-                    node.op, path + node.name, shown, origin.source if origin else "", origin.code if origin else "",
+                    node.op,
+                    path + node.name,
+                    shown,
+                    origin.source if origin else "",
+                    origin.code if origin else "",
                     self._by_node(verdict, node),
-                )  # fmt: skip
+                )
             for slot, inner in node.subgraphs.items():
                 if id(inner) not in above:
                     yield from self._check(inner, f"{path}{node.name}/{slot}/", known, above | {id(graph)})
@@ -341,8 +368,11 @@ def _refusal(kernels: Iterable[ChipKernel], types: Types) -> str:
             continue
         for port, given in types.items():
             listed = kernel.types(places[port])
-            wrong = [d for d in given if d not in listed and not (
-                kernel.unit == AI_CORE and d in _HALF and DataType.DT_FLOAT in listed)]  # fmt: skip
+            wrong = [
+                d
+                for d in given
+                if d not in listed and not (kernel.unit == AI_CORE and d in _HALF and DataType.DT_FLOAT in listed)
+            ]
             if wrong:
                 known = ", ".join(sorted(d.name for d in listed)) or "nothing"
                 parts.append(f"{_unit(kernel)} takes '{port}' in {known}, not in {wrong[0].name}")

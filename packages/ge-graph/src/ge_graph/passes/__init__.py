@@ -28,11 +28,31 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "Choice", "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes",
-    "FuseOperators", "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "Price",
-    "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
-    "WriteInputsInPlace", "for_chip", "run",
-]  # fmt: skip
+    "Choice",
+    "DEFAULT",
+    "DropDeadNodes",
+    "DropIdentities",
+    "DropSymbolicInputs",
+    "FitChip",
+    "FoldLayout",
+    "FoldSizes",
+    "FuseOperators",
+    "JoinMoves",
+    "MergeConstants",
+    "MergeShapeArithmetic",
+    "MergeTwins",
+    "Pass",
+    "PassResult",
+    "Price",
+    "ProtectWrittenTensors",
+    "ReplaceDataWithRefData",
+    "SortNodes",
+    "SpreadLate",
+    "UnjoinBatches",
+    "WriteInputsInPlace",
+    "for_chip",
+    "run",
+]
 
 DEFAULT: Final[tuple[Pass, ...]] = (
     FoldSizes(),

@@ -62,14 +62,18 @@ class Pass(ABC):
             changed = fingerprint(part) != before if check else len(part.nodes) != size or bool(changes)
             if changed != bool(changes):
                 raise GraphError(
-                    "GE3051", f"pass '{self.name}' says changed={bool(changes)}, the graph says changed={changed}",
-                    where=f"graph '{part.name}'", next="report this as a bug in the pass",
-                )  # fmt: skip
+                    "GE3051",
+                    f"pass '{self.name}' says changed={bool(changes)}, the graph says changed={changed}",
+                    where=f"graph '{part.name}'",
+                    next="report this as a bug in the pass",
+                )
             if check and (again := self.rewrite(part)):
                 raise GraphError(
-                    "GE3051", f"pass '{self.name}' changes its own result: {'; '.join(again)}",
-                    where=f"graph '{part.name}'", next="report this as a bug in the pass",
-                )  # fmt: skip
+                    "GE3051",
+                    f"pass '{self.name}' changes its own result: {'; '.join(again)}",
+                    where=f"graph '{part.name}'",
+                    next="report this as a bug in the pass",
+                )
             notes.extend(changes)
         return PassResult(self.name, bool(notes), tuple(notes))
 

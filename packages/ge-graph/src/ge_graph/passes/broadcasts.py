@@ -10,15 +10,56 @@ from ge_graph.passes.effects import Effects
 from ge_graph.passes.rewriter import Rewriter
 
 # Arithmetic of two tensors that spreads the smaller one itself, by the rules of BroadcastTo.
-_PAIRS: Final = frozenset({
-    "Add", "Atan2", "Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual",
-    "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul", "NotEqual", "Pow", "RealDiv", "Sub",
-})  # fmt: skip
+_PAIRS: Final = frozenset(
+    {
+        "Add",
+        "Atan2",
+        "Div",
+        "DivNoNan",
+        "Equal",
+        "FloorDiv",
+        "FloorMod",
+        "Greater",
+        "GreaterEqual",
+        "Less",
+        "LessEqual",
+        "LogicalAnd",
+        "LogicalOr",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "NotEqual",
+        "Pow",
+        "RealDiv",
+        "Sub",
+    }
+)
 # Arithmetic of one tensor, element by element.
-_SINGLES: Final = frozenset({
-    "Abs", "Cast", "Ceil", "Cos", "Exp", "Expm1", "Floor", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Reciprocal",
-    "Relu", "Rsqrt", "Sigmoid", "Sign", "Sin", "Sqrt", "Square", "Tanh",
-})  # fmt: skip
+_SINGLES: Final = frozenset(
+    {
+        "Abs",
+        "Cast",
+        "Ceil",
+        "Cos",
+        "Exp",
+        "Expm1",
+        "Floor",
+        "IsNan",
+        "Log",
+        "Log1p",
+        "LogicalNot",
+        "Neg",
+        "Reciprocal",
+        "Relu",
+        "Rsqrt",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sqrt",
+        "Square",
+        "Tanh",
+    }
+)
 _ARITHMETIC: Final = _PAIRS | _SINGLES
 
 
@@ -69,9 +110,11 @@ def _spread(node: Node, effects: Effects) -> tuple[int, Tensor, Tensor] | None:
             continue
         small = large.node.inputs[0]
         if (
-            isinstance(small, Tensor) and small.known_shape is not None and small not in effects.written
+            isinstance(small, Tensor)
+            and small.known_shape is not None
+            and small not in effects.written
             and small.format is large.format is node.outputs[0].format
-        ):  # fmt: skip
+        ):
             return place, large, small
     return None
 

@@ -13,11 +13,49 @@ from ge_graph.passes.rewriter import Rewriter
 _SOURCES: Final = frozenset({"Shape", "Size", "Rank"})
 # Arithmetic on such results: cheap, exact, without effects.
 _ARITHMETIC: Final = frozenset(
-    {"Gather", "GatherV2", "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Div", "Neg", "Cast", "Pack",
-     "Concat", "ConcatD", "ConcatV2", "ConcatV2D", "Slice", "StridedSlice", "Squeeze", "Unsqueeze", "Reshape",
-     "Maximum", "Minimum", "ReduceProd", "ReduceProdD", "ReduceSum", "ReduceSumD", "Equal", "NotEqual", "Less",
-     "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Select", "SelectV2", "Identity"}
-)  # fmt: skip
+    {
+        "Gather",
+        "GatherV2",
+        "Add",
+        "AddV2",
+        "Sub",
+        "Mul",
+        "FloorDiv",
+        "FloorMod",
+        "Mod",
+        "Div",
+        "Neg",
+        "Cast",
+        "Pack",
+        "Concat",
+        "ConcatD",
+        "ConcatV2",
+        "ConcatV2D",
+        "Slice",
+        "StridedSlice",
+        "Squeeze",
+        "Unsqueeze",
+        "Reshape",
+        "Maximum",
+        "Minimum",
+        "ReduceProd",
+        "ReduceProdD",
+        "ReduceSum",
+        "ReduceSumD",
+        "Equal",
+        "NotEqual",
+        "Less",
+        "LessEqual",
+        "Greater",
+        "GreaterEqual",
+        "LogicalAnd",
+        "LogicalOr",
+        "LogicalNot",
+        "Select",
+        "SelectV2",
+        "Identity",
+    }
+)
 _LOOKED_AT: Final = _SOURCES | _ARITHMETIC | {"Const"}
 # Numbers that are equal and not the same (0.0 and -0.0), and what no dictionary can hold.
 _OWN: Final = frozenset({Kind.TENSOR, Kind.FLOAT, Kind.LIST_FLOAT})

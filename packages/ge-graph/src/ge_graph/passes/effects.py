@@ -11,10 +11,37 @@ from ge_graph.ports import PLACEHOLDERS
 
 # Operators whose results may be the memory of their first input, and those where it is another input.
 VIEWS: Final = frozenset(
-    {"Reshape", "Squeeze", "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "ExpandDims", "Flatten",
-     "FlattenV2", "Identity", "View", "Bitcast", "StridedSlice", "StridedSliceV2", "AsStrided", "Slice", "SliceD",
-     "BroadcastTo", "Expand", "Transpose", "TransposeD", "Split", "SplitD", "SplitV", "SplitVD", "Unpack", "Cast"}
-)  # fmt: skip
+    {
+        "Reshape",
+        "Squeeze",
+        "SqueezeV2",
+        "SqueezeV3",
+        "Unsqueeze",
+        "UnsqueezeV2",
+        "UnsqueezeV3",
+        "ExpandDims",
+        "Flatten",
+        "FlattenV2",
+        "Identity",
+        "View",
+        "Bitcast",
+        "StridedSlice",
+        "StridedSliceV2",
+        "AsStrided",
+        "Slice",
+        "SliceD",
+        "BroadcastTo",
+        "Expand",
+        "Transpose",
+        "TransposeD",
+        "Split",
+        "SplitD",
+        "SplitV",
+        "SplitVD",
+        "Unpack",
+        "Cast",
+    }
+)
 _VIEWED_INPUT: Final = {"Split": 1}
 # Only their control edges mean something.
 _ORDER_ONLY: Final = frozenset({"NoOp", "ControlTrigger"})
@@ -114,9 +141,10 @@ class Effects:
         acting = {op for op in {n.op for n in graph.nodes} if op in PLACEHOLDERS or op.startswith(_OUTSIDE)}
         waiting = [t.node for t in graph.outputs] + list(graph.output_control)
         waiting += [
-            n for n in graph.nodes
+            n
+            for n in graph.nodes
             if n.op in acting or ((n.subgraphs or not n.outputs or n in self._writers) and self.acts(n))
-        ]  # fmt: skip
+        ]
         while waiting:
             node = waiting.pop()
             if node in live:

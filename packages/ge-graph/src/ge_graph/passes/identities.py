@@ -65,10 +65,14 @@ def _operand(node: Node) -> Tensor | None:
     for place in places:
         neutral, other = node.inputs[place], node.inputs[1 - place]
         if (
-            isinstance(other, Tensor) and isinstance(neutral, Tensor) and neutral.node.op == "Const"
-            and other.dtype is neutral.dtype is result.dtype and other.format is result.format
-            and other.known_shape == result.known_shape and _is_all(neutral.node, number)
-        ):  # fmt: skip
+            isinstance(other, Tensor)
+            and isinstance(neutral, Tensor)
+            and neutral.node.op == "Const"
+            and other.dtype is neutral.dtype is result.dtype
+            and other.format is result.format
+            and other.known_shape == result.known_shape
+            and _is_all(neutral.node, number)
+        ):
             return other
     return None
 

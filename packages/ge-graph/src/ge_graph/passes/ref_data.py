@@ -59,15 +59,17 @@ def _targets(graph: Graph, pairs: Sequence[tuple[int, int]]) -> dict[int, Tensor
     for index, output in pairs:
         if index not in inputs or not 0 <= output < len(graph.outputs):
             raise GraphError(
-                "GE3052", f"no pair of input {index} and output {output} in graph '{graph.name}' with "
+                "GE3052",
+                f"no pair of input {index} and output {output} in graph '{graph.name}' with "
                 f"{len(inputs)} inputs and {len(graph.outputs)} outputs",
                 next="name an input by its index attribute and an output by its position",
-            )  # fmt: skip
+            )
         if inputs[index].dtype is not graph.outputs[output].dtype:
             raise GraphError(
-                "GE3052", f"input {index} is {inputs[index]}, output {output} is {graph.outputs[output]}",
+                "GE3052",
+                f"input {index} is {inputs[index]}, output {output} is {graph.outputs[output]}",
                 next="cast the result to the type of the input first",
-            )  # fmt: skip
+            )
     if len({i for i, _ in pairs}) != len(pairs):
         raise GraphError("GE3052", f"an input is written twice: {list(pairs)}")
     return {index: inputs[index] for index, _ in pairs}

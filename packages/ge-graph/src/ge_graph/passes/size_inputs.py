@@ -75,9 +75,11 @@ class DropSymbolicInputs(Pass):
 def _is_size(node: Node) -> bool:
     output = node.outputs[0]
     return (
-        node.op == "Data" and node.attr("_placement") == "CPU"
-        and output.dtype is DataType.DT_INT64 and output.known_shape == ()
-    )  # fmt: skip
+        node.op == "Data"
+        and node.attr("_placement") == "CPU"
+        and output.dtype is DataType.DT_INT64
+        and output.known_shape == ()
+    )
 
 
 def _size_of(rewriter: Rewriter, tensor: Tensor, dim: int) -> Tensor:
@@ -90,7 +92,9 @@ def _size_of(rewriter: Rewriter, tensor: Tensor, dim: int) -> Tensor:
     number = {"value": Attr(Kind.TENSOR, np.array(dim, np.int64))}
     (index,) = rewriter.behind(shape.node, "Const", (), number, [(int64, ())])
     attrs = {
-        "validate_indices": Attr(Kind.BOOL, True), "batch_dims": Attr(Kind.INT, 0),
-        "is_preprocessed": Attr(Kind.BOOL, False), "negative_index_support": Attr(Kind.BOOL, False),
-    }  # fmt: skip
+        "validate_indices": Attr(Kind.BOOL, True),
+        "batch_dims": Attr(Kind.INT, 0),
+        "is_preprocessed": Attr(Kind.BOOL, False),
+        "negative_index_support": Attr(Kind.BOOL, False),
+    }
     return rewriter.behind(index.node, "Gather", [shape, index], attrs, [(int64, ())])[0]

@@ -18,8 +18,9 @@ from ge_graph.passes.rewriter import Rewriter
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _TYPES: Final[Mapping[DataType, type[np.signedinteger[Any]]]] = {
-    DataType.DT_INT32: np.int32, DataType.DT_INT64: np.int64,
-}  # fmt: skip
+    DataType.DT_INT32: np.int32,
+    DataType.DT_INT64: np.int64,
+}
 _MOST: Final = 64  # elements; sizes are few numbers, anything longer is data
 
 

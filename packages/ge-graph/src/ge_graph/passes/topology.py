@@ -94,9 +94,7 @@ class SortNodes(Pass):
 
     def __init__(self, strategy: str = "StableRDFS") -> None:
         if strategy not in STRATEGIES:
-            raise GraphError(
-                "GE3050", f"topology strategy {strategy!r}", next=f"choose one of {', '.join(STRATEGIES)}"
-            )  # fmt: skip
+            raise GraphError("GE3050", f"topology strategy {strategy!r}", next=f"choose one of {', '.join(STRATEGIES)}")
         self._strategy = strategy
 
     def rewrite(self, graph: Graph) -> list[str]:
@@ -104,9 +102,10 @@ class SortNodes(Pass):
         if len(order) != len(graph.nodes):
             stuck = [n.name for n in graph.nodes if n not in set(order)]
             raise GraphError(
-                "GE3050", f"graph '{graph.name}' has no order: {', '.join(stuck[:5])} wait for each other",
+                "GE3050",
+                f"graph '{graph.name}' has no order: {', '.join(stuck[:5])} wait for each other",
                 next="take a control edge or a dependency out",
-            )  # fmt: skip
+            )
         if all(a is b for a, b in zip(order, graph.nodes)):
             return []
         graph.nodes[:] = order

@@ -11,9 +11,22 @@ from ge_graph.passes.rewriter import Rewriter
 
 # What these give follows from their operands bit by bit, whatever the values.
 _MOVES: Final = frozenset(
-    {"Reshape", "Squeeze", "Unsqueeze", "Transpose", "TransposeD", "Cast", "BroadcastTo", "StridedSliceV2", "SplitV",
-     "ConcatV2", "Neg", "LogicalNot", "Range"}
-)  # fmt: skip
+    {
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "TransposeD",
+        "Cast",
+        "BroadcastTo",
+        "StridedSliceV2",
+        "SplitV",
+        "ConcatV2",
+        "Neg",
+        "LogicalNot",
+        "Range",
+    }
+)
 
 
 class MergeTwins(Pass):

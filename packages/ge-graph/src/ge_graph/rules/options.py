@@ -30,9 +30,10 @@ def check_options(graph: Graph, options: Mapping[str, str]) -> None:
     refused = list(problems(graph, options))
     if refused:
         raise GraphError(
-            "GE3070", f"{len(refused)} options do not fit graph '{graph.name}': " + "; ".join(refused),
+            "GE3070",
+            f"{len(refused)} options do not fit graph '{graph.name}': " + "; ".join(refused),
             next="correct the options, or leave them out",
-        )  # fmt: skip
+        )
 
 
 def problems(graph: Graph, options: Mapping[str, str]) -> Iterator[str]:

@@ -314,11 +314,23 @@ def log_sigmoid_forward(a: Arguments, _: Outputs) -> Any:
 # -- lists of tensors ------------------------------------------------------------------------------------------------
 
 _FOREACH = {
-    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div, "Pow": torch.pow, "Lerp": torch.lerp,
-    "Addcdiv": torch.addcdiv, "Addcmul": torch.addcmul, "Sqrt": torch.sqrt, "Exp": torch.exp, "Abs": torch.abs,
-    "Neg": torch.neg, "Reciprocal": torch.reciprocal, "Maximum": torch.clamp_min, "Minimum": torch.clamp_max,
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "Div": torch.div,
+    "Pow": torch.pow,
+    "Lerp": torch.lerp,
+    "Addcdiv": torch.addcdiv,
+    "Addcmul": torch.addcmul,
+    "Sqrt": torch.sqrt,
+    "Exp": torch.exp,
+    "Abs": torch.abs,
+    "Neg": torch.neg,
+    "Reciprocal": torch.reciprocal,
+    "Maximum": torch.clamp_min,
+    "Minimum": torch.clamp_max,
     "Sign": torch.sign,
-}  # fmt: skip
+}
 
 
 def foreach_of(name: str) -> Any:
@@ -614,10 +626,16 @@ def rope_with_cache(a: Arguments, _: Outputs) -> Any:
         raise refuse(f"rotary embedding with cache mode {a['cacheMode']}")
     sections = a["mropeSection"] if a["positions"].dim() == 2 else None
     return rotary.rope_with_sin_cos_cache(
-        a["positions"], query, key, a["cosSinCache"], numQHeads=query.shape[-1] // size,
-        numKHeads=key.shape[-1] // size, headSize=size, mropeSection=sections or (0, 0, 0),
+        a["positions"],
+        query,
+        key,
+        a["cosSinCache"],
+        numQHeads=query.shape[-1] // size,
+        numKHeads=key.shape[-1] // size,
+        headSize=size,
+        mropeSection=sections or (0, 0, 0),
         isNeoxStyle=a["isNeoxStyle"],
-    )  # fmt: skip
+    )
 
 
 def moe_token_permute_grad(a: Arguments, _: Outputs) -> Any:
@@ -679,9 +697,21 @@ def grouped_matmul_finalize_routing(a: Arguments, outs: Outputs) -> Any:
             raise refuse(f"GroupedMatmulFinalizeRouting with {name}")
     given = {k.removesuffix("Optional"): v for k, v in a.items()}
     return matmul.grouped_matmul_finalize_routing(
-        a["x1"], a["x2"], given["scale"], given["bias"], given["pertokenScale"], given["groupList"],
-        given["sharedInput"], given["logit"], given["rowIndex"], given.get("offset"), dtype=a["dtype"],
-        shared_input_weight=a["sharedInputWeight"], shared_input_offset=a["sharedInputOffset"],
-        transpose_x=a["transposeX1"], transpose_w=a["transposeX2"], output_bs=outs[0].shape[0],
+        a["x1"],
+        a["x2"],
+        given["scale"],
+        given["bias"],
+        given["pertokenScale"],
+        given["groupList"],
+        given["sharedInput"],
+        given["logit"],
+        given["rowIndex"],
+        given.get("offset"),
+        dtype=a["dtype"],
+        shared_input_weight=a["sharedInputWeight"],
+        shared_input_offset=a["sharedInputOffset"],
+        transpose_x=a["transposeX1"],
+        transpose_w=a["transposeX2"],
+        output_bs=outs[0].shape[0],
         group_list_type=a["groupListType"],
-    )  # fmt: skip
+    )

@@ -70,20 +70,48 @@ def group_norm_swish_grad(a: Arguments, _: Outputs) -> Any:
 # -- attention with sinks: a logit for each head that takes a share of the probability and has no value ---------------
 
 _PORTS = {
-    "query": "query", "key": "key", "keyIn": "key", "value": "value", "dy": "dy", "realShiftOptional": "real_shift",
-    "pseShiftOptional": "pse_shift", "dropMaskOptional": "drop_mask", "attenMaskOptional": "atten_mask",
-    "paddingMaskOptional": "padding_mask", "softmaxMaxOptional": "softmax_max", "softmaxSumOptional": "softmax_sum",
-    "attentionInOptional": "attention_in", "prefixOptional": "prefix", "actualSeqQLenOptional": "actual_seq_qlen",
-    "actualSeqKvLenOptional": "actual_seq_kvlen", "scaleValue": "scale_value", "keepProb": "keep_prob",
-    "preTokens": "pre_tockens", "nextTokens": "next_tockens", "headNum": "head_num", "inputLayout": "input_layout",
-    "sparseMode": "sparse_mode", "pseType": "pse_type",
-}  # fmt: skip
+    "query": "query",
+    "key": "key",
+    "keyIn": "key",
+    "value": "value",
+    "dy": "dy",
+    "realShiftOptional": "real_shift",
+    "pseShiftOptional": "pse_shift",
+    "dropMaskOptional": "drop_mask",
+    "attenMaskOptional": "atten_mask",
+    "paddingMaskOptional": "padding_mask",
+    "softmaxMaxOptional": "softmax_max",
+    "softmaxSumOptional": "softmax_sum",
+    "attentionInOptional": "attention_in",
+    "prefixOptional": "prefix",
+    "actualSeqQLenOptional": "actual_seq_qlen",
+    "actualSeqKvLenOptional": "actual_seq_kvlen",
+    "scaleValue": "scale_value",
+    "keepProb": "keep_prob",
+    "preTokens": "pre_tockens",
+    "nextTokens": "next_tockens",
+    "headNum": "head_num",
+    "inputLayout": "input_layout",
+    "sparseMode": "sparse_mode",
+    "pseType": "pse_type",
+}
 # What kernels have no operand for; ``softmaxIn`` is what the forward leaves empty.
 _NOT_COMPUTED = (
-    "queryRope", "keyRope", "keyInRope", "qStartIdxOptional", "kvStartIdxOptional", "queryRopeOptional",
-    "keyRopeOptional", "qRopeOptional", "kRopeOptional", "dScaleQOptional", "dScaleKOptional", "dScaleVOptional",
-    "dScaleDyOptional", "dScaleOOptional",
-)  # fmt: skip
+    "queryRope",
+    "keyRope",
+    "keyInRope",
+    "qStartIdxOptional",
+    "kvStartIdxOptional",
+    "queryRopeOptional",
+    "keyRopeOptional",
+    "qRopeOptional",
+    "kRopeOptional",
+    "dScaleQOptional",
+    "dScaleKOptional",
+    "dScaleVOptional",
+    "dScaleDyOptional",
+    "dScaleOOptional",
+)
 
 
 def _given(value: Any) -> bool:

@@ -79,10 +79,14 @@ def self_attention(a: Arguments, _: Outputs) -> Any:
         _require_triangle(what, mask)
     scale = a["qScale"] * a["qkScale"]
     return _attention(
-        a, query, lengths, known, scale,
+        a,
+        query,
+        lengths,
+        known,
+        scale,
         lambda b: _sequence(key, value, table, lengths, known, b),
         lambda b, rows, columns: _added(mask, b, rows, columns, triangle=a["maskType"] == _TRIANGLE),
-    )  # fmt: skip
+    )
 
 
 def paged_attention(a: Arguments, _: Outputs) -> Any:

@@ -119,10 +119,23 @@ def _build_in(work: Path, folder: Path) -> None:
         objects = [str(work / "objects" / f"{s}.o") for s in library.sources]
         needs = [f"-l{n}" for n in library.needs]
         target = str(work / "lib64" / f"lib{library.name}.so")
-        _run([
-            compiler(), "-shared", "-pthread", "-o", target, *objects, f"-L{work / 'lib64'}", "-Wl,--no-as-needed",
-            "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN", f"-Wl,-soname,lib{library.name}.so", *needs, "-ldl",
-        ])  # fmt: skip
+        _run(
+            [
+                compiler(),
+                "-shared",
+                "-pthread",
+                "-o",
+                target,
+                *objects,
+                f"-L{work / 'lib64'}",
+                "-Wl,--no-as-needed",
+                "-Wl,-z,defs",
+                "-Wl,-rpath,$ORIGIN",
+                f"-Wl,-soname,lib{library.name}.so",
+                *needs,
+                "-ldl",
+            ]
+        )
     shutil.rmtree(work / "objects")
 
 
@@ -135,6 +148,7 @@ def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EngineError(
-            "GE4061", f"{Path(command[0]).name} failed:\n{done.stderr.strip()[-2000:]}",
+            "GE4061",
+            f"{Path(command[0]).name} failed:\n{done.stderr.strip()[-2000:]}",
             next="g++ 9 or newer is needed; set CXX to another compiler",
-        )  # fmt: skip
+        )

@@ -18,9 +18,16 @@ from ge_runtime.cpu.groups import finders
 
 (_ALL_REDUCE, _BROADCAST, _REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _, _ALL_TO_ALL, _BARRIER, _SEND, _RECEIVE) = range(10)
 _TYPES: Final = {
-    torch.int8: 0, torch.int16: 1, torch.int32: 2, torch.float16: 3, torch.float32: 4, torch.int64: 5, torch.uint8: 7,
-    torch.float64: 10, torch.bfloat16: 11,
-}  # fmt: skip
+    torch.int8: 0,
+    torch.int16: 1,
+    torch.int32: 2,
+    torch.float16: 3,
+    torch.float32: 4,
+    torch.int64: 5,
+    torch.uint8: 7,
+    torch.float64: 10,
+    torch.bfloat16: 11,
+}
 _OPERATIONS: Final = ("SUM", "PRODUCT", "MAX", "MIN")
 _kept: Final = threading.local()
 

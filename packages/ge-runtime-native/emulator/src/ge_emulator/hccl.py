@@ -26,9 +26,18 @@ class Here:
     def __init__(self) -> None:
         self._library: Any = ctypes.CDLL("libhccl.so")
         self._library.TairEmulatorExchange.argtypes = [
-            ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p,
-            ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t,
-        ]  # fmt: skip
+            ctypes.c_char_p,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_uint32,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
 
     def place(self, name: str) -> tuple[int, int] | None:
         rank, size = ctypes.c_uint32(), ctypes.c_uint32()
@@ -37,7 +46,5 @@ class Here:
 
     def exchange(self, name: str, header: tuple[int, ...], data: bytes, room: int) -> tuple[int, bytes]:
         got, text = ctypes.create_string_buffer(max(room, 1)), ctypes.create_string_buffer(512)
-        code = self._library.TairEmulatorExchange(
-            name.encode(), *header, data, len(data), got, room, text, len(text)
-        )  # fmt: skip
+        code = self._library.TairEmulatorExchange(name.encode(), *header, data, len(data), got, room, text, len(text))
         return (code, text.value) if code else (0, got.raw[:room])

@@ -51,16 +51,18 @@ def find_torch_npu(given: str | None = None) -> Path | None:
             require_fit(_version_in(path))
             return path
         raise EngineError(
-            "GE4062", f"{path} is neither a torch_npu wheel nor a folder that holds the package",
+            "GE4062",
+            f"{path} is neither a torch_npu wheel nor a folder that holds the package",
             next=f"give --torch-npu, or {VARIABLE}, the path of torch_npu-*.whl",
-        )  # fmt: skip
+        )
     if importlib.util.find_spec("torch_npu") is not None:
         require_fit(_version_in(_installed_torch_npu().parent))
         return None
     raise EngineError(
-        "GE4062", "torch_npu is not installed here",
+        "GE4062",
+        "torch_npu is not installed here",
         next=f"pip download --no-deps '{fitting()}', then: tair emulate --torch-npu torch_npu-*.whl …",
-    )  # fmt: skip
+    )
 
 
 def fitting() -> str:
@@ -87,9 +89,10 @@ def require_fit(version: str | None, python: str | None = None) -> None:
         wrong.append(f"the wheel is for {python}, this Python is {own}")
     if torch and not wrong and _claims_settings(torch):
         raise EngineError(
-            "GE4064", f"torch {torch} is built for CUDA and claims settings that torch_npu registers too, an abort",
+            "GE4064",
+            f"torch {torch} is built for CUDA and claims settings that torch_npu registers too, an abort",
             next=f"install the build for CPUs that torch_npu asks for, torch=={torch.split('+')[0]}+cpu",
-        )  # fmt: skip
+        )
     if wrong:
         raise EngineError(
             "GE4064", "; ".join(wrong), next=f"pip download --no-deps '{fitting()}', with this Python's pip"

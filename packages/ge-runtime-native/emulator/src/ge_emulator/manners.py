@@ -24,16 +24,27 @@ _CONSTS: Final = ("Const", "Constant", "FileConstant")
 _NO_SCHEMA: Final = (*_DATA, *_CONSTS, "NetOutput", "NoOp", "ControlTrigger", "ConstPlaceHolder")
 _BRANCHING: Final = ("If", "_If", "StatelessIf", "Case", "StatelessCase")
 _WITH_SUBGRAPHS: Final = (
-    *_BRANCHING, "For", "While", "_While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "FlowNode",
-)  # fmt: skip
+    *_BRANCHING,
+    "For",
+    "While",
+    "_While",
+    "StatelessWhile",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "FlowNode",
+)
 _HALF: Final = (DataType.DT_FLOAT16, DataType.DT_BF16)
 
 # Option values that GE checks; anything else passes, also names that GE does not know.
 _VALUES: Final[dict[str, tuple[str, ...]]] = {
-    "ge.featureBaseRefreshable": ("0", "1"), "ge.constLifecycle": ("graph", "session"), "ge.oo.level": ("O1", "O3"),
-    "ge.tiling_schedule_optimize": ("", "0", "1"), "ge.topoSortingMode": ("", "0", "1", "2", "3"),
-    "ge.exportCompileStat": ("0", "1", "2"), "ge.autoTuneMode": ("",),
-}  # fmt: skip
+    "ge.featureBaseRefreshable": ("0", "1"),
+    "ge.constLifecycle": ("graph", "session"),
+    "ge.oo.level": ("O1", "O3"),
+    "ge.tiling_schedule_optimize": ("", "0", "1"),
+    "ge.topoSortingMode": ("", "0", "1", "2", "3"),
+    "ge.exportCompileStat": ("0", "1", "2"),
+    "ge.autoTuneMode": ("",),
+}
 
 
 def check_options(options: dict[str, str], level: str) -> None:

@@ -15,12 +15,23 @@ from typing import Final
 
 # Kind of an argument: C type, and the type that `AclnnCall::add` takes.
 _TYPES: Final = {
-    "t": ("const aclTensor*", ""), "tl": ("const aclTensorList*", ""), "s": ("const aclScalar*", ""),
-    "sl": ("const aclScalarList*", ""), "ia": ("const aclIntArray*", ""), "ba": ("const aclBoolArray*", ""),
-    "fa": ("const aclFloatArray*", ""), "i64": ("int64_t", "int64_t"), "i32": ("int32_t", "int64_t"),
-    "i8": ("int8_t", "int64_t"), "u64": ("uint64_t", "uint64_t"), "dt": ("int32_t", "int64_t"), "b": ("bool", "bool"),
-    "d": ("double", "double"), "f": ("float", "double"), "str": ("const char*", ""),
-}  # fmt: skip
+    "t": ("const aclTensor*", ""),
+    "tl": ("const aclTensorList*", ""),
+    "s": ("const aclScalar*", ""),
+    "sl": ("const aclScalarList*", ""),
+    "ia": ("const aclIntArray*", ""),
+    "ba": ("const aclBoolArray*", ""),
+    "fa": ("const aclFloatArray*", ""),
+    "i64": ("int64_t", "int64_t"),
+    "i32": ("int32_t", "int64_t"),
+    "i8": ("int8_t", "int64_t"),
+    "u64": ("uint64_t", "uint64_t"),
+    "dt": ("int32_t", "int64_t"),
+    "b": ("bool", "bool"),
+    "d": ("double", "double"),
+    "f": ("float", "double"),
+    "str": ("const char*", ""),
+}
 TABLES: Final = ("aclnn", "atb")
 _FIELDS: Final = {"i32": "i", "u16": "h", "f": "f", "b": "b"}  # as `emu::AtbField` has them
 MOST: Final = "GetMaxWorkspaceSize"

@@ -54,8 +54,9 @@ def build(target: Path, command: str) -> None:
         library = Path(folder, NAME)
         linked = subprocess.run(
             [command, "-shared", *(made for made, _ in compiling), "-pthread", "-ldl", "-o", str(library)],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         _check(linked.returncode == 0, linked.stderr)
         os.replace(library, target)
 

@@ -75,9 +75,7 @@ def _type(dtype: DataType) -> _Type:
     return _Type(_CODES[dtype.numpy.kind], dtype.bits, 1)
 
 
-_BY_TYPE: Final = {
-    (_type(d).code, d.bits): d for d in DataType if d is DataType.DT_BF16 or d.numpy_name is not None
-}  # fmt: skip
+_BY_TYPE: Final = {(_type(d).code, d.bits): d for d in DataType if d is DataType.DT_BF16 or d.numpy_name is not None}
 
 
 def export(owner: Any, address: int, dtype: DataType, shape: tuple[int, ...], device: int) -> Any:

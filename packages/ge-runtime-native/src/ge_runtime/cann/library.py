@@ -44,9 +44,15 @@ class Value(ctypes.Structure):
 
 
 REPORT: Final = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int,
+    None,
+    ctypes.c_void_p,
     ctypes.c_char_p,
-)  # fmt: skip
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_char_p,
+)
 MALLOC: Final = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 FREE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -59,15 +65,31 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "gec_session_close": (_INT,),
     "gec_session_is_open": (),
     "gec_device_facts": (
-        ctypes.c_char_p, _SIZE, ctypes.c_char_p, _SIZE, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64),
+        ctypes.c_char_p,
+        _SIZE,
+        ctypes.c_char_p,
+        _SIZE,
+        ctypes.POINTER(ctypes.c_int64),
+        ctypes.POINTER(ctypes.c_int64),
     ),
     "gec_use_allocator": (MALLOC, FREE, _P),
     "gec_graph_add": (
-        ctypes.c_char_p, ctypes.c_char_p, _SIZE, _TEXTS, _SIZE, _SIZE, _SIZE, ctypes.POINTER(_P),
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        _SIZE,
+        _TEXTS,
+        _SIZE,
+        _SIZE,
+        _SIZE,
+        ctypes.POINTER(_P),
     ),
     "gec_graph_compile": (_P,),
     "gec_graph_info": (
-        _P, ctypes.POINTER(_INT), ctypes.POINTER(_SIZE), ctypes.POINTER(_U64), ctypes.POINTER(_U64),
+        _P,
+        ctypes.POINTER(_INT),
+        ctypes.POINTER(_SIZE),
+        ctypes.POINTER(_U64),
+        ctypes.POINTER(_U64),
     ),
     "gec_graph_output": (_P, _SIZE, ctypes.POINTER(Value)),
     "gec_graph_load": (_P, _P, _TEXTS, _SIZE),
@@ -83,7 +105,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "gec_memory_new": (_P, _U64, ctypes.POINTER(_P)),
     "gec_memory_free": (_P,),
     "gec_copy": (_P, _P, _U64, _INT, _P),
-}  # fmt: skip
+}
 
 
 class TensorFunctions(ctypes.Structure):

@@ -84,8 +84,16 @@ def findings() -> list[tuple[str, str, str, bool, bool, str]]:
     seen: list[tuple[str, str, str, bool, bool, str]] = []
 
     def report(_: Any, name: bytes, symbol: bytes | None, why: bytes, required: int, found: int, where: bytes) -> None:
-        seen.append((name.decode(), (symbol or b"").decode(), why.decode(), bool(required), bool(found),
-                     where.decode(errors="replace")))  # fmt: skip
+        seen.append(
+            (
+                name.decode(),
+                (symbol or b"").decode(),
+                why.decode(),
+                bool(required),
+                bool(found),
+                where.decode(errors="replace"),
+            )
+        )
 
     library.native().gec_open(library.REPORT(report), None)
     return seen
@@ -103,8 +111,10 @@ def _functions() -> list[str]:
     if not newer.get("GeSessionExecuteGraphWithStreamAsync") and not any(
         found for symbol, found in newer.items() if "RunGraphWithStreamAsync" in symbol
     ):
-        texts.append("libge_runner.so has neither GeSessionExecuteGraphWithStreamAsync nor RunGraphWithStreamAsync "
-                     "(running graphs)")  # fmt: skip
+        texts.append(
+            "libge_runner.so has neither GeSessionExecuteGraphWithStreamAsync nor RunGraphWithStreamAsync "
+            "(running graphs)"
+        )
     if texts:
         where = {w for name, _, _, _, found, w in rows if found and w and name == "libge_runner.so"}
         texts.append(f"this CANN ({', '.join(sorted(where)) or 'place unknown'}) is too old, or another product")

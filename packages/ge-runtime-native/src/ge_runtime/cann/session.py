@@ -163,9 +163,10 @@ def open_session(options: Mapping[Any, Mapping[str, str]], device: int | None = 
     with _lock:
         if _current is not None and not _current.ended:
             late = [
-                text for level in ("global", "session")
+                text
+                for level in ("global", "session")
                 for text in late_options(_current.options[level], options.get(level, {}))
-            ]  # fmt: skip
+            ]
             if late:  # GE takes these once
                 logger.warning("without effect, because the session is open already: %s", ", ".join(late))
             if device is not None and device != _current.device:

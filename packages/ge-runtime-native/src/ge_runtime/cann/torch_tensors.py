@@ -109,8 +109,12 @@ class FrozenCopies:
         with module.inference_mode(False), module.no_grad():
             if copy is None or copy.shape != value.shape:
                 self._copies[rule.index] = copy = module.empty(value.shape, dtype=value.dtype, device="npu")
-                logger.info("frozen input %s (%s) is copied before each run: it is strided or on the host; "
-                            "make it contiguous on the device to save that", rule.index, rule.name)  # fmt: skip
+                logger.info(
+                    "frozen input %s (%s) is copied before each run: it is strided or on the host; "
+                    "make it contiguous on the device to save that",
+                    rule.index,
+                    rule.name,
+                )
             copy.copy_(value)
         return copy
 

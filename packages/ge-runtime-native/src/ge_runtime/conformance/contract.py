@@ -59,19 +59,36 @@ def results_own_their_memory(engine: Engine) -> str:
         constant = ge.Const(_numbers(2, 3))
         value = ge.Add(x, x)
         return [
-            x, ge.Identity(x), ge.Transpose(x, [1, 0]), constant, ge.Reshape(constant, [3, 2]), value, value,
-            ge.Transpose(value, [1, 0]), ge.Reshape(value, [6]),
+            x,
+            ge.Identity(x),
+            ge.Transpose(x, [1, 0]),
+            constant,
+            ge.Reshape(constant, [3, 2]),
+            value,
+            value,
+            ge.Transpose(value, [1, 0]),
+            ge.Reshape(value, [6]),
             ge.BroadcastTo(ge.Reshape(value, [2, 3, 1]), [2, 3, 4]),
-        ]  # fmt: skip
+        ]
 
     x = _numbers(2, 3)
     results = _run(engine, _graph(build), [x])
     return _overlap([x, *results]) or mismatch(
         results,
-        [x, x, x.T, x, x.reshape(3, 2), 2 * x, 2 * x, 2 * x.T, (2 * x).reshape(6),
-         np.broadcast_to((2 * x)[..., None], (2, 3, 4))],
+        [
+            x,
+            x,
+            x.T,
+            x,
+            x.reshape(3, 2),
+            2 * x,
+            2 * x,
+            2 * x.T,
+            (2 * x).reshape(6),
+            np.broadcast_to((2 * x)[..., None], (2, 3, 4)),
+        ],
         None,
-    )  # fmt: skip
+    )
 
 
 def constants_survive_runs(engine: Engine) -> str:
@@ -230,8 +247,9 @@ def plain_inputs_are_never_written(engine: Engine) -> str:
         # a device needs an order between those that write and those that read
         return [
             ge.ScatterUpdate(x, rows, patch, dependencies=[value]),
-            ge.ScatterUpdate(value, rows, patch, dependencies=[last]), last,
-        ]  # fmt: skip
+            ge.ScatterUpdate(value, rows, patch, dependencies=[last]),
+            last,
+        ]
 
     x = _numbers(3, 2)
     first, second = x.copy(), x + 1
@@ -269,9 +287,19 @@ def traced_runs_show_every_node(engine: Engine) -> str:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        results_own_their_memory, constants_survive_runs, earlier_results_survive_later_runs, strides_do_not_matter,
-        one_array_for_two_inputs, empty_and_scalar, one_program_for_every_size, wrong_inputs_are_refused,
-        broken_graphs_are_refused, missing_kernels_are_listed_when_compiling, bfloat16_constants,
-        references_are_updated_in_place, plain_inputs_are_never_written, traced_runs_show_every_node,
+        results_own_their_memory,
+        constants_survive_runs,
+        earlier_results_survive_later_runs,
+        strides_do_not_matter,
+        one_array_for_two_inputs,
+        empty_and_scalar,
+        one_program_for_every_size,
+        wrong_inputs_are_refused,
+        broken_graphs_are_refused,
+        missing_kernels_are_listed_when_compiling,
+        bfloat16_constants,
+        references_are_updated_in_place,
+        plain_inputs_are_never_written,
+        traced_runs_show_every_node,
     )
-}  # fmt: skip
+}

@@ -34,49 +34,89 @@ def _gelu_tanh(x: Any) -> Any:
 
 # Operator: the function on float64, the range to draw from.
 UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
-    "Abs": (np.abs, -3, 3), "Acos": (np.arccos, -1, 1), "Acosh": (np.arccosh, 1, 4), "Asin": (np.arcsin, -1, 1),
-    "Asinh": (np.arcsinh, -4, 4), "Atan": (np.arctan, -4, 4), "Atanh": (np.arctanh, -0.9, 0.9),
-    "Ceil": (np.ceil, -3, 3), "Cos": (np.cos, -6, 6), "Cosh": (np.cosh, -3, 3), "Erf": (_erf, -3, 3),
-    "Erfc": (lambda x: 1 - _erf(x), -2, 2), "Exp": (np.exp, -3, 3), "Expm1": (np.expm1, -2, 2),
-    "Floor": (np.floor, -3, 3), "Gelu": (_gelu_tanh, -4, 4),
+    "Abs": (np.abs, -3, 3),
+    "Acos": (np.arccos, -1, 1),
+    "Acosh": (np.arccosh, 1, 4),
+    "Asin": (np.arcsin, -1, 1),
+    "Asinh": (np.arcsinh, -4, 4),
+    "Atan": (np.arctan, -4, 4),
+    "Atanh": (np.arctanh, -0.9, 0.9),
+    "Ceil": (np.ceil, -3, 3),
+    "Cos": (np.cos, -6, 6),
+    "Cosh": (np.cosh, -3, 3),
+    "Erf": (_erf, -3, 3),
+    "Erfc": (lambda x: 1 - _erf(x), -2, 2),
+    "Exp": (np.exp, -3, 3),
+    "Expm1": (np.expm1, -2, 2),
+    "Floor": (np.floor, -3, 3),
+    "Gelu": (_gelu_tanh, -4, 4),
     "GeluV2": (lambda x: x * 0.5 * (1 + _erf(x / 2**0.5)), -4, 4),
     "FastGelu": (lambda x: x * _sigmoid(1.702 * x), -4, 4),
     "HardSwish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, -5, 5),
     "HardSigmoid": (lambda x: np.clip(np.float32(0.16666666) * x + 0.5, 0, 1), -5, 5),
     "Inv": (lambda x: 1 / x, 0.3, 3),
-    "Lgamma": (_lgamma, 0.5, 5), "Log": (np.log, 0.1, 5), "Log1p": (np.log1p, -0.5, 5),
-    "LogSigmoid": (lambda x: -np.log1p(np.exp(-x)), -8, 8), "Mish": (lambda x: x * np.tanh(np.log1p(np.exp(x))), -5, 5),
-    "Neg": (np.negative, -3, 3), "Reciprocal": (lambda x: 1 / x, 0.3, 3), "Relu": (lambda x: np.maximum(x, 0), -2, 2),
-    "Relu6": (lambda x: np.clip(x, 0, 6), -2, 8), "Rint": (np.rint, -3, 3), "Round": (np.rint, -3, 3),
-    "Rsqrt": (lambda x: 1 / np.sqrt(x), 0.1, 5), "Sigmoid": (_sigmoid, -5, 5), "Sign": (np.sign, -2, 2),
-    "Sin": (np.sin, -6, 6), "Sinh": (np.sinh, -3, 3), "Softplus": (lambda x: np.log1p(np.exp(x)), -5, 5),
-    "Softsign": (lambda x: x / (1 + np.abs(x)), -4, 4), "Sqrt": (np.sqrt, 0, 5), "Square": (np.square, -3, 3),
-    "Swish": (lambda x: x * _sigmoid(x), -5, 5), "Tan": (np.tan, -1.2, 1.2), "Tanh": (np.tanh, -3, 3),
+    "Lgamma": (_lgamma, 0.5, 5),
+    "Log": (np.log, 0.1, 5),
+    "Log1p": (np.log1p, -0.5, 5),
+    "LogSigmoid": (lambda x: -np.log1p(np.exp(-x)), -8, 8),
+    "Mish": (lambda x: x * np.tanh(np.log1p(np.exp(x))), -5, 5),
+    "Neg": (np.negative, -3, 3),
+    "Reciprocal": (lambda x: 1 / x, 0.3, 3),
+    "Relu": (lambda x: np.maximum(x, 0), -2, 2),
+    "Relu6": (lambda x: np.clip(x, 0, 6), -2, 8),
+    "Rint": (np.rint, -3, 3),
+    "Round": (np.rint, -3, 3),
+    "Rsqrt": (lambda x: 1 / np.sqrt(x), 0.1, 5),
+    "Sigmoid": (_sigmoid, -5, 5),
+    "Sign": (np.sign, -2, 2),
+    "Sin": (np.sin, -6, 6),
+    "Sinh": (np.sinh, -3, 3),
+    "Softplus": (lambda x: np.log1p(np.exp(x)), -5, 5),
+    "Softsign": (lambda x: x / (1 + np.abs(x)), -4, 4),
+    "Sqrt": (np.sqrt, 0, 5),
+    "Square": (np.square, -3, 3),
+    "Swish": (lambda x: x * _sigmoid(x), -5, 5),
+    "Tan": (np.tan, -1.2, 1.2),
+    "Tanh": (np.tanh, -3, 3),
     "Selu": (lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)), -3, 3),
-    "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), -3, 3), "Trunc": (np.trunc, -3, 3),
-    "SoftplusV2": (lambda x: np.log1p(np.exp(x)), -5, 5), "CeluV2": (lambda x: np.where(x > 0, x, np.expm1(x)), -3, 3),
+    "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), -3, 3),
+    "Trunc": (np.trunc, -3, 3),
+    "SoftplusV2": (lambda x: np.log1p(np.exp(x)), -5, 5),
+    "CeluV2": (lambda x: np.where(x > 0, x, np.expm1(x)), -3, 3),
     "HardShrink": (lambda x: np.where(np.abs(x) > 0.5, x, 0), -2, 2),
     "SoftShrink": (lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0), -2, 2),
-}  # fmt: skip
+}
 
 # Operator: the function on the operands' own type, range, types.
 _NUMBERS, _SIGNED, _WHOLE = ("float32", "float16", "int32", "int64"), ("float32", "int32", "int64"), ("int32", "int64")
 _REAL = ("float32",)
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], float, float, tuple[str, ...]]] = {
-    "Add": (np.add, -9, 9, _NUMBERS), "Sub": (np.subtract, -9, 9, _SIGNED), "Mul": (np.multiply, -9, 9, _NUMBERS),
-    "RealDiv": (np.divide, 1, 9, ("float32", "float16")), "Div": (np.divide, 1, 9, _REAL),
-    "Maximum": (np.maximum, -9, 9, _SIGNED), "Minimum": (np.minimum, -9, 9, _SIGNED),
+    "Add": (np.add, -9, 9, _NUMBERS),
+    "Sub": (np.subtract, -9, 9, _SIGNED),
+    "Mul": (np.multiply, -9, 9, _NUMBERS),
+    "RealDiv": (np.divide, 1, 9, ("float32", "float16")),
+    "Div": (np.divide, 1, 9, _REAL),
+    "Maximum": (np.maximum, -9, 9, _SIGNED),
+    "Minimum": (np.minimum, -9, 9, _SIGNED),
     "FloorDiv": (lambda a, b: np.floor(a / b).astype(a.dtype), 1, 9, _SIGNED),
-    "FloorMod": (np.mod, 1, 9, _SIGNED), "Mod": (np.fmod, 1, 9, _SIGNED), "Pow": (np.power, 1, 3, ("float32", "int32")),
+    "FloorMod": (np.mod, 1, 9, _SIGNED),
+    "Mod": (np.fmod, 1, 9, _SIGNED),
+    "Pow": (np.power, 1, 3, ("float32", "int32")),
     "SquaredDifference": (lambda a, b: (a - b) ** 2, -4, 4, ("float32", "int32")),
-    "Atan2": (np.arctan2, -4, 4, _REAL), "Xdivy": (np.divide, 1, 4, _REAL), "DivNoNan": (np.divide, 1, 4, _REAL),
+    "Atan2": (np.arctan2, -4, 4, _REAL),
+    "Xdivy": (np.divide, 1, 4, _REAL),
+    "DivNoNan": (np.divide, 1, 4, _REAL),
     "Xlogy": (lambda a, b: a * np.log(b), 1, 4, _REAL),
-    "Less": (np.less, -3, 3, _SIGNED), "LessEqual": (np.less_equal, -3, 3, _SIGNED),
-    "Greater": (np.greater, -3, 3, _SIGNED), "GreaterEqual": (np.greater_equal, -3, 3, _SIGNED),
-    "Equal": (np.equal, -3, 3, _SIGNED), "NotEqual": (np.not_equal, -3, 3, _SIGNED),
-    "BitwiseAnd": (np.bitwise_and, 0, 99, _WHOLE), "BitwiseOr": (np.bitwise_or, 0, 99, _WHOLE),
+    "Less": (np.less, -3, 3, _SIGNED),
+    "LessEqual": (np.less_equal, -3, 3, _SIGNED),
+    "Greater": (np.greater, -3, 3, _SIGNED),
+    "GreaterEqual": (np.greater_equal, -3, 3, _SIGNED),
+    "Equal": (np.equal, -3, 3, _SIGNED),
+    "NotEqual": (np.not_equal, -3, 3, _SIGNED),
+    "BitwiseAnd": (np.bitwise_and, 0, 99, _WHOLE),
+    "BitwiseOr": (np.bitwise_or, 0, 99, _WHOLE),
     "BitwiseXor": (np.bitwise_xor, 0, 99, _WHOLE),
-}  # fmt: skip
+}
 
 _SHAPES = (((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((), ()), ((0, 3), (1, 3)))
 _NAN, _INF = float("nan"), float("inf")
@@ -143,10 +183,15 @@ def _edges() -> Iterator[Case]:
     yield Case("ThresholdV2", (floats(1, 2, 3), floats(2), floats(9)), floats(9, 9, 3), name="equality takes value")
     yield Case("ThresholdV2", (floats(1, 3), floats(2)), floats(0, 3), name="value defaults to 0")
     yield Case("Swish", (floats(1, -1),), lambda x: (x / (1 + np.exp(-2 * x))).astype(np.float32), {"scale": 2.0})
-    yield Case("GeluV2", (floats(1, -2),), lambda x: _gelu_tanh(x.astype(float)).astype(np.float32),
-               {"approximate": "tanh"})  # fmt: skip
-    yield Case("Elu", (floats(1, -1),), lambda x: np.where(x > 0, 3 * x, 6 * np.expm1(0.5 * x)).astype(np.float32),
-               {"alpha": 2.0, "scale": 3.0, "input_scale": 0.5})  # fmt: skip
+    yield Case(
+        "GeluV2", (floats(1, -2),), lambda x: _gelu_tanh(x.astype(float)).astype(np.float32), {"approximate": "tanh"}
+    )
+    yield Case(
+        "Elu",
+        (floats(1, -1),),
+        lambda x: np.where(x > 0, 3 * x, 6 * np.expm1(0.5 * x)).astype(np.float32),
+        {"alpha": 2.0, "scale": 3.0, "input_scale": 0.5},
+    )
     yield Case("Invert", (_i(0, 5, -1),), _i(-1, -6, 0))
     yield Case("RightShift", (_i(8, -8), _i(1, 1)), _i(4, -4))
     yield Case("LogicalNot", (np.array([True, False]),), np.array([False, True]))

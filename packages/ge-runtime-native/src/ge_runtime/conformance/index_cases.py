@@ -23,8 +23,13 @@ def _gathers() -> Iterator[Case]:
     yield Case("Gather", (_X, _i([[2, 0], [1, 1]])), _X[[[2, 0], [1, 1]]], name="rank 2")
     yield Case("Gather", (_X, _i(1)), _X[1], name="rank 0 drops the axis")
     yield Case("Gather", (_X, _i([2, 0], "int32")), _X[[2, 0]], name="int32")
-    yield Case("Gather", (np.stack([_X, _X + 9]), _i([[0, 2], [1, 1]])), np.stack([_X[[0, 2]], _X[[1, 1]] + 9]),
-               {"batch_dims": 1}, name="batch")  # fmt: skip
+    yield Case(
+        "Gather",
+        (np.stack([_X, _X + 9]), _i([[0, 2], [1, 1]])),
+        np.stack([_X[[0, 2]], _X[[1, 1]] + 9]),
+        {"batch_dims": 1},
+        name="batch",
+    )
     yield Case("GatherV2", (_X, _i([3, 0]), 1), _X[:, [3, 0]])
     yield Case("GatherV2", (_X, _i([[3, 0]]), -1), _X[:, [[3, 0]]], name="rank 2")
     yield Case("GatherV2", (_X, _i(2), 1), _X[:, 2], name="rank 0")
@@ -35,8 +40,13 @@ def _gathers() -> Iterator[Case]:
     yield Case("GatherNd", (_X, _i([[2], [0]])), _X[[2, 0]], name="rows")
     yield Case("IndexByTensor", (_X, (_i([2, 0]),)), _X[:, [2, 0]], {"indices_mask": [0, 1]})
     cube = sample((2, 3, 4), -1, 1)
-    yield Case("IndexByTensor", (cube, (_i([1, 0]), _i([3, 2]))), cube[[1, 0], :, [3, 2]], {"indices_mask": [1, 0, 1]},
-               name="apart: first")  # fmt: skip
+    yield Case(
+        "IndexByTensor",
+        (cube, (_i([1, 0]), _i([3, 2]))),
+        cube[[1, 0], :, [3, 2]],
+        {"indices_mask": [1, 0, 1]},
+        name="apart: first",
+    )
     mask = _X > 0
     yield Case("MaskedSelect", (_X, mask), _X[mask])
     yield Case("NonZero", (mask,), np.argwhere(mask))
@@ -102,19 +112,33 @@ def _sorts() -> Iterator[Case]:
     order = np.argsort(x, -1, kind="stable")
     yield Case("Sort", (x,), (np.sort(x, -1), order.astype(np.int32)))
     down = np.argsort(-x, 0, kind="stable")
-    yield Case("Sort", (x,), (np.take_along_axis(x, down, 0), down.astype(np.int32)), {"axis": 0, "descending": True},
-               name="descending")  # fmt: skip
+    yield Case(
+        "Sort",
+        (x,),
+        (np.take_along_axis(x, down, 0), down.astype(np.int32)),
+        {"axis": 0, "descending": True},
+        name="descending",
+    )
     top = np.argsort(-x, -1, kind="stable")[:, :2]
     yield Case("TopKV2", (x, np.array(2, np.int32)), (np.take_along_axis(x, top, -1), top.astype(np.int32)))
     low = np.argsort(x, -1, kind="stable")[:, :3]
-    yield Case("TopKV2", (x, np.array(3, np.int32)), (np.take_along_axis(x, low, -1), low.astype(np.int32)),
-               {"largest": False}, name="smallest, equal ones in order")  # fmt: skip
+    yield Case(
+        "TopKV2",
+        (x, np.array(3, np.int32)),
+        (np.take_along_axis(x, low, -1), low.astype(np.int32)),
+        {"largest": False},
+        name="smallest, equal ones in order",
+    )
     rising = np.array([[1, 2, 2, 5]], np.float32)
     for right in (False, True):
         want = np.searchsorted(rising[0], [2, 0, 9], "right" if right else "left").astype(np.int64)[None]
         yield Case("SearchSorted", (rising, np.array([[2, 0, 9]], np.float32)), want, {"right": right}, name=str(right))
-    yield Case("UniqueWithCountsAndSorting", (floats(3, 1, 3),), (floats(1, 3), _i([1, 0, 1]), _i([1, 2])),
-               {"return_inverse": True, "return_counts": True})  # fmt: skip
+    yield Case(
+        "UniqueWithCountsAndSorting",
+        (floats(3, 1, 3),),
+        (floats(1, 3), _i([1, 0, 1]), _i([1, 2])),
+        {"return_inverse": True, "return_counts": True},
+    )
     yield Case("Unique", (floats(3, 1, 3),), (floats(3, 1), _i([0, 1, 0], "int32")), name="order of appearance")
     keep = np.array([0b00000101] + [0] * 15, np.uint8)
     yield Case(

@@ -19,8 +19,12 @@ def _i(*values: Any, dtype: str = "int64") -> Array:
 
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod,
-}  # fmt: skip
+    "ReduceSum": np.sum,
+    "ReduceMean": np.mean,
+    "ReduceMax": np.max,
+    "ReduceMin": np.min,
+    "ReduceProd": np.prod,
+}
 
 
 def _reductions() -> Iterator[Case]:
@@ -29,9 +33,12 @@ def _reductions() -> Iterator[Case]:
             for keep in (False, True):
                 where = tuple(axes) if isinstance(axes, list) else axes
                 yield Case(
-                    op, (_X, axes), np.asarray(fn(_X, axis=where, keepdims=keep)), {"keep_dims": keep},
+                    op,
+                    (_X, axes),
+                    np.asarray(fn(_X, axis=where, keepdims=keep)),
+                    {"keep_dims": keep},
                     name=f"{axes} keep={keep}",
-                )  # fmt: skip
+                )
         yield Case(op, (_X, []), _X, name="empty axes reduce nothing")
         yield Case(op, (np.array(3.0, np.float32), [-1]), np.array(3.0, np.float32), name="rank 0")
     yield Case("ReduceSum", (_i(1, 2, 3, dtype="int32"), [0]), np.array(6, np.int32), name="keeps int32")
@@ -45,15 +52,22 @@ def _reductions() -> Iterator[Case]:
     mean = np.broadcast_to(_X.mean(1, keepdims=True), _X.shape).copy()
     yield Case("ReduceStdV2Update", (_X, mean), _X.var(1, ddof=1), {"dim": [1]})
     yield Case("ReduceStdWithMean", (_X, mean), _X.std(1, ddof=1), {"dim": [1]}, name="a root")
-    yield Case("ReduceStdWithMean", (_X, mean), 1 / np.sqrt(_X.var(1) + 1e-3),
-               {"dim": [1], "unbiased": False, "invert": True, "epsilon": 1e-3}, name="inverted")  # fmt: skip
+    yield Case(
+        "ReduceStdWithMean",
+        (_X, mean),
+        1 / np.sqrt(_X.var(1) + 1e-3),
+        {"dim": [1], "unbiased": False, "invert": True, "epsilon": 1e-3},
+        name="inverted",
+    )
     yield Case("ArgMaxV2", (_X, 1), _X.argmax(1), name="position")
     yield Case("ArgMin", (_X, -1), _X.argmin(-1).astype(np.int32), {"dtype": _INT32}, name="int32")
     yield Case("ArgMaxWithValue", (_X,), (_X.argmax(1).astype(np.int32), _X.max(1)), {"dimension": 1})
     for exclusive, reverse, want in (
-        (False, False, floats(1, 3, 6)), (True, False, floats(0, 1, 3)), (False, True, floats(6, 5, 3)),
+        (False, False, floats(1, 3, 6)),
+        (True, False, floats(0, 1, 3)),
+        (False, True, floats(6, 5, 3)),
         (True, True, floats(5, 3, 0)),
-    ):  # fmt: skip
+    ):
         flags = {"exclusive": exclusive, "reverse": reverse}
         yield Case("Cumsum", (floats(1, 2, 3), 0), want, flags, name=f"{exclusive} {reverse}")
     yield Case("Cumsum", (_i(100, 100, dtype="int8"), 0), _i(100, -56, dtype="int8"), name="wraps")
@@ -107,18 +121,33 @@ def _slices() -> Iterator[Case]:
     yield Case("StridedSliceV2", (_X, [-1], [-100], [0], [-1]), _X[::-1], name="reversed")
     yield Case("StridedSliceV2", (_X, [3], [1], [2], [1]), _X[..., 3:1], name="nothing")
     yield Case("StridedSliceV2", (_X, [0, 1], [1, 3]), _X[0:1, 1:3], name="no axes, no strides")
-    yield Case("StridedSliceV2", (_X, [1, 1], [2, 3], [0, 2], [1, 1]), _X[1:, :, :3],
-               {"end_mask": 1, "begin_mask": 4}, name="masks count dims of x")  # fmt: skip
+    yield Case(
+        "StridedSliceV2",
+        (_X, [1, 1], [2, 3], [0, 2], [1, 1]),
+        _X[1:, :, :3],
+        {"end_mask": 1, "begin_mask": 4},
+        name="masks count dims of x",
+    )
     yield Case("StridedSliceV2", (_X, [1], [2], [1], [1]), _X[:, 1], {"shrink_axis_mask": 2}, name="shrink")
     full = ([0, 1], [2, 3], [1, 1])
     yield Case("StridedSlice", (_X, *full), _X[0:2, 1:3])
     yield Case("StridedSlice", (_X, *full), _X[:, 1:], {"begin_mask": 1, "end_mask": 3}, name="masks")
     yield Case("StridedSlice", (_X, [0, 1], [0, 2], [1, 1]), _X[..., 1:2], {"ellipsis_mask": 1}, name="ellipsis")
-    yield Case("StridedSlice", (_X, [0, 0, 1], [0, 0, 2], [1, 1, 1]), _X[:, None, 1:2],
-               {"begin_mask": 1, "end_mask": 1, "new_axis_mask": 2}, name="new axis")  # fmt: skip
+    yield Case(
+        "StridedSlice",
+        (_X, [0, 0, 1], [0, 0, 2], [1, 1, 1]),
+        _X[:, None, 1:2],
+        {"begin_mask": 1, "end_mask": 1, "new_axis_mask": 2},
+        name="new axis",
+    )
     yield Case("StridedSlice", (_X, [1, 0], [2, 2], [1, 1]), _X[1, 0:2], {"shrink_axis_mask": 1}, name="shrink")
-    yield Case("StridedSlice", (_X, [1, 0, 1], [2, 0, 2], [1, 1, 1]), _X[1, ..., 1],
-               {"ellipsis_mask": 2, "shrink_axis_mask": 5}, name="shrink around an ellipsis")  # fmt: skip
+    yield Case(
+        "StridedSlice",
+        (_X, [1, 0, 1], [2, 0, 2], [1, 1, 1]),
+        _X[1, ..., 1],
+        {"ellipsis_mask": 2, "shrink_axis_mask": 5},
+        name="shrink around an ellipsis",
+    )
 
 
 def _pads() -> Iterator[Case]:
@@ -163,8 +192,12 @@ def _creations() -> Iterator[Case]:
     yield Case("Fill", ([], np.array(2.5, np.float32)), np.array(2.5, np.float32), name="rank 0")
     yield Case("ZerosLike", (floats(float("nan"), 1),), floats(0, 0))
     yield Case("OnesLike", (_X,), np.ones_like(_X))
-    yield Case("Eye", (), np.broadcast_to(np.eye(2, 3, dtype=np.float32), (2, 2, 3)),
-               {"num_rows": 2, "num_columns": 3, "batch_shape": [2]})  # fmt: skip
+    yield Case(
+        "Eye",
+        (),
+        np.broadcast_to(np.eye(2, 3, dtype=np.float32), (2, 2, 3)),
+        {"num_rows": 2, "num_columns": 3, "batch_shape": [2]},
+    )
     for start, limit, delta in ((0, 5, 1), (2, 9, 3), (5, 0, -2), (3, 3, 1)):
         ends = tuple(np.array(v, np.int64) for v in (start, limit, delta))
         yield Case("Range", ends, np.arange(start, limit, delta, dtype=np.int64), name=f"{start} {limit} {delta}")

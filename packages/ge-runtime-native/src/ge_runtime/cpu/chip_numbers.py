@@ -33,24 +33,46 @@ SATURATION: Final = ":saturation"
 ACCEPTED: Final = (*CHIPS[:2], *(f"{chip}{SATURATION}" for chip in CHIPS[:2]), CHIPS[2])
 """Values of the option. Only these chips are said to have the mode of saturation, and ascend950 is not among them."""
 
-MATRIX: Final = frozenset((
-    "MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "FusedMatMul", "GEMM",
-    "GroupedMatmul", "TransposeBatchMatMul",
-))  # fmt: skip
+MATRIX: Final = frozenset(
+    (
+        "MatMul",
+        "MatMulV2",
+        "MatMulV3",
+        "BatchMatMul",
+        "BatchMatMulV2",
+        "BatchMatMulV3",
+        "FusedMatMul",
+        "GEMM",
+        "GroupedMatmul",
+        "TransposeBatchMatMul",
+    )
+)
 CONVOLUTION: Final = frozenset(
     f"{name}{d}"
-    for name in ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv2DTranspose", "Conv3D",
-                 "Conv3DBackpropFilter", "Conv3DBackpropInput", "Conv3DTranspose", "DepthwiseConv2D")
+    for name in (
+        "Conv2D",
+        "Conv2DBackpropFilter",
+        "Conv2DBackpropInput",
+        "Conv2DTranspose",
+        "Conv3D",
+        "Conv3DBackpropFilter",
+        "Conv3DBackpropInput",
+        "Conv3DTranspose",
+        "DepthwiseConv2D",
+    )
     for d in ("", "D")
-)  # fmt: skip
+)
 _FACTORS: Final = frozenset(("x1", "x2", "a", "b", "x", "weight", "filter", "out_backprop"))
 """Ports whose elements the cube multiplies; what is added, bias and the like, meets float32 in the accumulator."""
 _HALVES: Final = (DataType.DT_FLOAT16, DataType.DT_BF16)
 _FILE: Final = 1 << 20  # bytes
 _NAMES: Final = {
-    **BY_TORCH_NAME, **BY_SHORT, "float": DataType.DT_FLOAT, "hifloat8": DataType.DT_HIFLOAT8,
+    **BY_TORCH_NAME,
+    **BY_SHORT,
+    "float": DataType.DT_FLOAT,
+    "hifloat8": DataType.DT_HIFLOAT8,
     **{d.name.lower().removeprefix("dt_"): d for d in DataType},
-}  # fmt: skip
+}
 
 
 class _Mode(NamedTuple):
@@ -79,12 +101,16 @@ _MODES: Final = {
     "cube_hif8": _Mode(DataType.DT_HIFLOAT8, "cube", results=False, chips=("ascend950",)),
 }
 _OLDER: Final = {
-    "force_fp16": _MODES["fp16"], "must_keep_origin_dtype": _MODES["origin"], "allow_fp32_to_bf16": _MODES["origin"],
-    "force_fp32": _MODES["cube_fp16in_fp32out"], "cube_fp16in_fp32out": _MODES["cube_fp16in_fp32out"],
-    "allow_mix_precision": _MODES["mixed_float16"], "allow_mix_precision_fp16": _MODES["mixed_float16"],
+    "force_fp16": _MODES["fp16"],
+    "must_keep_origin_dtype": _MODES["origin"],
+    "allow_fp32_to_bf16": _MODES["origin"],
+    "force_fp32": _MODES["cube_fp16in_fp32out"],
+    "cube_fp16in_fp32out": _MODES["cube_fp16in_fp32out"],
+    "allow_mix_precision": _MODES["mixed_float16"],
+    "allow_mix_precision_fp16": _MODES["mixed_float16"],
     "allow_mix_precision_bf16": _MODES["mixed_bfloat16"],
     "allow_fp32_to_fp16": _Mode(DataType.DT_FLOAT16, "cube"),
-}  # fmt: skip
+}
 _FP32, _HF32 = "enable_float_32_execution", "enable_hi_float_32_execution"
 
 
@@ -216,8 +242,10 @@ def _say_absent(graph: Graph, asked: _Asked, left: list[str]) -> None:
     for option, names in (("customize_dtypes", asked.types), ("op_precision_mode", asked.by_node)):
         for name in names:
             if name not in known:
-                left.append(f"no operator of graph '{escape.line(graph.name, 60)}' is {escape.line(name, 100)}, which "
-                            f"{option} names")  # fmt: skip
+                left.append(
+                    f"no operator of graph '{escape.line(graph.name, 60)}' is {escape.line(name, 100)}, which "
+                    f"{option} names"
+                )
 
 
 def _walk(graph: Graph, before: str) -> Iterator[tuple[str, Node]]:
@@ -259,13 +287,16 @@ def _read(options: Mapping[str, str], left: list[str]) -> _Asked:
     by_type, by_node = _precisions(options.get("ge.exec.op_precision_mode", ""), left)
     white = _white_list(options.get("ge.exec.modify_mixlist", ""))
     if mode.which == "list":
-        left.append("the lists of mixed precision stand in an installed CANN: here operators of the cube are on the "
-                    "white list, and those that modify_mixlist adds; all others are on the black list")  # fmt: skip
+        left.append(
+            "the lists of mixed precision stand in an installed CANN: here operators of the cube are on the "
+            "white list, and those that modify_mixlist adds; all others are on the black list"
+        )
     elif options.get("ge.exec.modify_mixlist"):
         left.append("modify_mixlist needs a mixed precision mode")
     types = _types(options.get("ge.customizeDtypes", ""))
-    return _Asked(value != chip, mode, (digits[0] == "1", digits[1] == "1"), bool(allowed), by_type, by_node,
-                  white, types)  # fmt: skip
+    return _Asked(
+        value != chip, mode, (digits[0] == "1", digits[1] == "1"), bool(allowed), by_type, by_node, white, types
+    )
 
 
 def _text(key: str, path: str, what: str) -> str:
@@ -434,8 +465,10 @@ def _cast(rule: Rounding) -> None:
         return
     target = node.outputs[0].dtype
     if source.dtype in (DataType.DT_FLOAT, *_HALVES) and target in (
-        DataType.DT_INT16, DataType.DT_INT32, DataType.DT_INT64,
-    ):  # fmt: skip
+        DataType.DT_INT16,
+        DataType.DT_INT32,
+        DataType.DT_INT64,
+    ):
         rule.instead = partial(_to_integer, dtype=torch_dtype(target))
         rule.why.append("too large becomes the limit")
 

@@ -160,10 +160,16 @@ class CpuExecutable:
     def _plan(self, trace: bool, recorded: bool = False) -> Planner:
         with no_collection():
             return Planner(
-                self._graph, self._order, trace=trace, constants=self._constants, seed=self._options.seed,
-                written=self._options.written, compiled=self._options.inductor, numbers=self._numbers.rules,
+                self._graph,
+                self._order,
+                trace=trace,
+                constants=self._constants,
+                seed=self._options.seed,
+                written=self._options.written,
+                compiled=self._options.inductor,
+                numbers=self._numbers.rules,
                 recorded=recorded,
-            ).walk()  # fmt: skip
+            ).walk()
 
     @cached_property
     def _program(self) -> EngineProgram | InductorProgram:

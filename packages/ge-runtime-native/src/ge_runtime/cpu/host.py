@@ -69,19 +69,34 @@ def _wrapping(fn: Callable[..., int], bits: int) -> Callable[..., int]:
 
 # Operator type to function, order of operands as in the schema. Arithmetic may leave the range of its type and wraps.
 _ARITHMETIC: dict[str, Callable[..., int]] = {
-    "Add": operator.add, "AddV2": operator.add, "Sub": operator.sub, "Mul": operator.mul,
-    "FloorDiv": operator.floordiv, "Div": operator.floordiv,  # GE rounds integer quotients towards minus infinity
-    "Neg": operator.neg, "Abs": operator.abs, "Cast": whole,
-}  # fmt: skip
+    "Add": operator.add,
+    "AddV2": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "Div": operator.floordiv,  # GE rounds integer quotients towards minus infinity
+    "Neg": operator.neg,
+    "Abs": operator.abs,
+    "Cast": whole,
+}
 _ONE_OPERAND = (operator.neg, operator.abs, whole)
 _WITHIN: dict[str, Callable[..., int]] = {
-    "FloorMod": operator.mod, "Mod": trunc_mod, "Maximum": max, "Minimum": min,
-}  # fmt: skip
+    "FloorMod": operator.mod,
+    "Mod": trunc_mod,
+    "Maximum": max,
+    "Minimum": min,
+}
 _PREDICATES: dict[str, Callable[..., bool]] = {
-    "Less": operator.lt, "LessEqual": operator.le, "Greater": operator.gt, "GreaterEqual": operator.ge,
-    "Equal": operator.eq, "NotEqual": operator.ne, "LogicalAnd": _both, "LogicalOr": _either,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "LogicalAnd": _both,
+    "LogicalOr": _either,
     "LogicalNot": operator.not_,
-}  # fmt: skip
+}
 _DIVISIONS = ("FloorDiv", "Div", "FloorMod", "Mod")
 _WRAPPED = {
     (op, dtype): _wrapping(fn, bits)

@@ -165,10 +165,19 @@ class Planner:
     """
 
     def __init__(
-        self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
-        seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
-        compiled: bool = False, numbers: Mapping[int, Rounding] = {}, recorded: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        graph: Graph,
+        order: Sequence[Node],
+        *,
+        trace: bool,
+        constants: dict[Tensor, torch.Tensor],
+        seed: int | None = None,
+        lent: frozenset[int] | None = None,
+        written: Mapping[int, int] = {},
+        compiled: bool = False,
+        numbers: Mapping[int, Rounding] = {},
+        recorded: bool = False,
+    ) -> None:
         self.numbers, self.recorded = numbers, recorded
         self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
         self.seed, self.lent, self.compiled = seed, lent, compiled
@@ -413,8 +422,17 @@ class Planner:
         if (known := self._inside.get((id(graph), owned))) is not None:
             return replace(known)
         order = schedule(graph, self.seed)
-        made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
-                       compiled=self.compiled, numbers=self.numbers, recorded=self.recorded)  # fmt: skip
+        made = Planner(
+            graph,
+            order,
+            trace=self.trace,
+            constants=self.constants,
+            seed=self.seed,
+            lent=owned,
+            compiled=self.compiled,
+            numbers=self.numbers,
+            recorded=self.recorded,
+        )
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -470,8 +488,13 @@ class Planner:
         unasked = ctx.unasked(ignores)
         if unasked:
             self.dropped.append(DroppedShortcut(ctx.node, tuple(unasked)))
-            logger.debug("%s '%s' runs its general kernel: the short cut does not ask for %s (%s)", ctx.node.op,
-                         ctx.node.name, ", ".join(unasked), ctx.node.provenance or "no origin")  # fmt: skip
+            logger.debug(
+                "%s '%s' runs its general kernel: the short cut does not ask for %s (%s)",
+                ctx.node.op,
+                ctx.node.name,
+                ", ".join(unasked),
+                ctx.node.provenance or "no origin",
+            )
         return not unasked
 
     def _call(self, node: Node, ctx: PlanContext, kernel: Kernel) -> None:
@@ -647,8 +670,9 @@ class Planner:
         if self.trace:
             return self.traced()
         takes, boxed = len(self.graph.inputs), self.lent is None
-        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner,
-                             recorded=self.recorded)  # fmt: skip
+        return EngineProgram(
+            self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner, recorded=self.recorded
+        )
 
     @property
     def traces(self) -> bool:

@@ -68,9 +68,17 @@ class EngineProgram:
     """
 
     def __init__(
-        self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False,
-        boxed: bool = False, inner: Sequence[tuple[str, EngineProgram]] = (), recorded: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        graph: str,
+        inputs: int,
+        lines: Sequence[Line],
+        names: build.Names,
+        *,
+        traced: bool = False,
+        boxed: bool = False,
+        inner: Sequence[tuple[str, EngineProgram]] = (),
+        recorded: bool = False,
+    ) -> None:
         self._inner, self.graph, self._names = inner, graph, names
         given = [f"i{k}" for k in range(inputs)]
         self._parameters = ["given"] if boxed else given + (["report"] if traced else [])

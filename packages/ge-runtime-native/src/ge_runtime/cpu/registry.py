@@ -118,9 +118,16 @@ def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
 
 
 def kernel(
-    *ops: str, host: tuple[str, ...] = (), views: bool = False, updates: tuple[str, ...] = (), inplace: str = "",
-    ignores: tuple[str, ...] = (), source: str = "", acts: bool = False, override: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
+    *ops: str,
+    host: tuple[str, ...] = (),
+    views: bool = False,
+    updates: tuple[str, ...] = (),
+    inplace: str = "",
+    ignores: tuple[str, ...] = (),
+    source: str = "",
+    acts: bool = False,
+    override: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function for these operator types; it serves built-in and user kernels alike.
 
     Args:

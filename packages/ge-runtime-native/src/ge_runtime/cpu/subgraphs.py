@@ -26,9 +26,17 @@ from ge_runtime.cpu.program import EngineProgram
 PARENT_INDEX: Final = "_parent_node_index"
 # Operator to the number of its inputs in front of those that its graphs see.
 OFFSETS: Final[dict[str, int]] = {
-    "If": 1, "_If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1, "While": 0, "_While": 0, "StatelessWhile": 0,
-    "PartitionedCall": 0, "StatefulPartitionedCall": 0,
-}  # fmt: skip
+    "If": 1,
+    "_If": 1,
+    "StatelessIf": 1,
+    "Case": 1,
+    "StatelessCase": 1,
+    "While": 0,
+    "_While": 0,
+    "StatelessWhile": 0,
+    "PartitionedCall": 0,
+    "StatefulPartitionedCall": 0,
+}
 Values: TypeAlias = "Sequence[torch.Tensor]"
 OnNode: TypeAlias = "Callable[[Node, Sequence[Any], Sequence[Any]], None]"
 

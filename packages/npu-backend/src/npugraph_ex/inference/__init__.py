@@ -44,6 +44,12 @@ def cache_compile(
     """
     made = captured_config(options) if config is None else captured_from(config, options)
     return _inference.cache_compile(
-        func, config=made, dynamic=dynamic, cache_dir=cache_dir, global_rank=global_rank, tp_rank=tp_rank,
-        pp_rank=pp_rank, **kwargs,
-    )  # fmt: skip
+        func,
+        config=made,
+        dynamic=dynamic,
+        cache_dir=cache_dir,
+        global_rank=global_rank,
+        tp_rank=tp_rank,
+        pp_rank=pp_rank,
+        **kwargs,
+    )

@@ -40,13 +40,28 @@ _SOURCE_BYTES: Final = 16 << 20
 _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented)))
 _TEXTS: Final = (torch.dtype, torch.layout, torch.device, torch.memory_format)
 _BOUND_TO_CLASS: Final = (
-    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType, types.MemberDescriptorType,
-)  # fmt: skip
-_CLASS_ENTRIES: Final = frozenset((
-    "__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__annotations__",
-    "__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slotnames__",
-))  # fmt: skip
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+_CLASS_ENTRIES: Final = frozenset(
+    (
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__annotations__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__parameters__",
+        "__orig_bases__",
+        "__slotnames__",
+    )
+)
 # What every module has beside its own attributes, nothing as long as it is empty.
 _MODULE_ENTRIES: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 _FUNCTIONS: Final = (types.FunctionType, staticmethod, classmethod)

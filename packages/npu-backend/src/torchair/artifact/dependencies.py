@@ -229,12 +229,18 @@ def _state(subject: Subject) -> str | None:
     if not subject.traced_later:
         return None
     state = (
-        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(), torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_device(),
         [f"{d} {torch.get_autocast_dtype(d)}" for d in ("cpu", "npu", "cuda") if _autocast(d)],
-        [torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled(),
-         torch.backends.cuda.math_sdp_enabled()],  # of every device, by which attention is traced
-    )  # fmt: skip
+        [
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+        ],  # of every device, by which attention is traced
+    )
     return " ".join(map(str, state))
 
 

@@ -137,9 +137,12 @@ class InputRule:
 
 
 def broken(
-    rules: Sequence[InputRule], conditions: Conditions, values: Sequence[Any], sizes: Mapping[str, int],
+    rules: Sequence[InputRule],
+    conditions: Conditions,
+    values: Sequence[Any],
+    sizes: Mapping[str, int],
     name: Callable[[int], str],
-) -> str:  # fmt: skip
+) -> str:
     """Which condition the sizes of a call break, empty if they keep all.
 
     Args:

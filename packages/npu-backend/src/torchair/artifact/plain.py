@@ -84,8 +84,20 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 _OWN: Final = frozenset(("aten", "prims", "npu", "_c10d_functional"))
 _FILES: Final = ("file", "path", "save", "load", "print")
 """Parts of the names of operators and arguments that are about files or output."""
-_NUMBERS: Final = ("Tensor", "int", "float", "bool", "number", "complex", "Device", "ScalarType", "Layout",
-                   "MemoryFormat", "SymInt", "Scalar")  # fmt: skip
+_NUMBERS: Final = (
+    "Tensor",
+    "int",
+    "float",
+    "bool",
+    "number",
+    "complex",
+    "Device",
+    "ScalarType",
+    "Layout",
+    "MemoryFormat",
+    "SymInt",
+    "Scalar",
+)
 
 
 def operator_name(op: Any) -> str:

@@ -27,13 +27,32 @@ Node: TypeAlias = torch.fx.Node
 _KINDS: Final = (STATIC, WRITTEN, USER, "")
 _MOST: Final = 1 << 24
 _NUMBERS: Final[dict[str, Callable[..., Any]]] = {
-    **{f"operator.{n}": getattr(operator, n)
-       for n in ("add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lt", "mod", "mul", "ne", "neg", "or_",
-                 "pow", "sub", "truediv")},
+    **{
+        f"operator.{n}": getattr(operator, n)
+        for n in (
+            "add",
+            "and_",
+            "eq",
+            "floordiv",
+            "ge",
+            "getitem",
+            "gt",
+            "le",
+            "lt",
+            "mod",
+            "mul",
+            "ne",
+            "neg",
+            "or_",
+            "pow",
+            "sub",
+            "truediv",
+        )
+    },
     **{f"math.{n}": getattr(math, n) for n in ("ceil", "floor", "sqrt", "trunc")},
     **{f"torch.sym_{n}": getattr(torch, f"sym_{n}") for n in ("float", "int", "ite", "max", "min", "not")},
     **{f"builtins.{f.__name__}": f for f in (abs, bool, float, int, max, min, round)},
-}  # fmt: skip
+}
 """Functions of sizes and other numbers, by name."""
 _NUMBER_NAMES: Final = {f: name for name, f in _NUMBERS.items()}
 
@@ -105,11 +124,16 @@ def _to_data(planned: Planned) -> tuple[dict[str, Any], bytes]:
     }
     text = json.dumps(graphs, allow_nan=False, separators=(",", ":")).encode()
     binding = {
-        "kinds": plan.kinds, "symbolic": plan.symbolic, "results": plan.results, "nested": plan.nested,
+        "kinds": plan.kinds,
+        "symbolic": plan.symbolic,
+        "results": plan.results,
+        "nested": plan.nested,
         "capture": plan.capture,
-        "numbers": sorted(numbers.inputs), "memory": [[plain(t), plain(d)] for t, d in numbers.memory],
-        "size": len(text), **views_to_data(plan.views),
-    }  # fmt: skip
+        "numbers": sorted(numbers.inputs),
+        "memory": [[plain(t), plain(d)] for t, d in numbers.memory],
+        "size": len(text),
+        **views_to_data(plan.views),
+    }
     return binding, b"".join([text, *map(_bytes, constants)])
 
 
@@ -215,9 +239,12 @@ class _Reader:
         if not kwargs.keys() <= known:
             raise ValueError(f"{target[:80]} has no parameter {min(kwargs.keys() - known)[:40]!r}")
         node = graph.create_node(
-            "call_function", function, tuple(_value(a, nodes) for a in args),
-            {k: _value(v, nodes) for k, v in kwargs.items()}, name=name,
-        )  # fmt: skip
+            "call_function",
+            function,
+            tuple(_value(a, nodes) for a in args),
+            {k: _value(v, nodes) for k, v in kwargs.items()},
+            name=name,
+        )
         node.meta[LINE] = str(line)
         return node
 

@@ -50,10 +50,26 @@ def _strides(value: torch.Tensor) -> tuple[Any, ...]:
 
 # sympy's own classes and those that torch adds, by name: the operator.
 _OPERATORS: Final = {
-    "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
-    "GreaterThan": ">=", "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "Pow": "**",
-    "PowByNatural": "**", "Add": "+", "Mul": "*", "Max": "max", "Min": "min", "And": "and", "Or": "or", "Not": "not",
-}  # fmt: skip
+    "Equality": "==",
+    "Unequality": "!=",
+    "StrictLessThan": "<",
+    "LessThan": "<=",
+    "StrictGreaterThan": ">",
+    "GreaterThan": ">=",
+    "Mod": "%",
+    "PythonMod": "%",
+    "FloorDiv": "//",
+    "CleanDiv": "//",
+    "Pow": "**",
+    "PowByNatural": "**",
+    "Add": "+",
+    "Mul": "*",
+    "Max": "max",
+    "Min": "min",
+    "And": "and",
+    "Or": "or",
+    "Not": "not",
+}
 
 
 def to_data(expr: Any) -> Expr:
@@ -156,7 +172,21 @@ def _condition(expr: Expr, known: Mapping[str, Any]) -> Any:
 
 _TORCH: Final = size_functions()
 _FORMS: Final[dict[str, Callable[..., Any]]] = {
-    "+": sympy.Add, "*": sympy.Mul, "-": lambda a, b: a - b, "//": _TORCH["FloorDiv"], "%": _TORCH["PythonMod"],
-    "**": _TORCH["PowByNatural"], "==": sympy.Eq, "!=": sympy.Ne, "<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt,
-    ">=": sympy.Ge, "min": _TORCH["Min"], "max": _TORCH["Max"], "and": sympy.And, "or": sympy.Or, "not": sympy.Not,
-}  # fmt: skip
+    "+": sympy.Add,
+    "*": sympy.Mul,
+    "-": lambda a, b: a - b,
+    "//": _TORCH["FloorDiv"],
+    "%": _TORCH["PythonMod"],
+    "**": _TORCH["PowByNatural"],
+    "==": sympy.Eq,
+    "!=": sympy.Ne,
+    "<": sympy.Lt,
+    "<=": sympy.Le,
+    ">": sympy.Gt,
+    ">=": sympy.Ge,
+    "min": _TORCH["Min"],
+    "max": _TORCH["Max"],
+    "and": sympy.And,
+    "or": sympy.Or,
+    "not": sympy.Not,
+}

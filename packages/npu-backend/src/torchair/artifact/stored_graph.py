@@ -98,12 +98,21 @@ def write(stored: Stored, root: Path, name: str, key: Mapping[str, str], rank: R
     kind = next(name for name, form in _BODIES.items() if isinstance(stored.body, form))
     chunks, binding = stored.body.to_data()
     body = {
-        "body": kind, "binding": binding, "form": FORM, "key": dict(key), "kind": KIND, "more": stored.more,
-        "rank": [rank.index, rank.count], "contract": {
-            "conditions": contract.found(), "device": contract.device, "order": contract.order,
-            "inputs": contract.inputs, "outputs": contract.outputs,
+        "body": kind,
+        "binding": binding,
+        "form": FORM,
+        "key": dict(key),
+        "kind": KIND,
+        "more": stored.more,
+        "rank": [rank.index, rank.count],
+        "contract": {
+            "conditions": contract.found(),
+            "device": contract.device,
+            "order": contract.order,
+            "inputs": contract.inputs,
+            "outputs": contract.outputs,
         },
-    }  # fmt: skip
+    }
     make_private(root)
     with Writer(root, Layout(name, "", "", ""), private=True, wait=LOCK_SECONDS) as writer:
         writer.add(f"{name}.air", chunks)

@@ -236,13 +236,21 @@ def _number(name: str) -> Callable[[Any, Any], Any]:
 
 
 _STEPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "attr": _attribute, "item": _item, "key": _at_position, "size": _number("size"), "stride": _number("stride"),
+    "attr": _attribute,
+    "item": _item,
+    "key": _at_position,
+    "size": _number("size"),
+    "stride": _number("stride"),
     "storage_offset": _number("storage_offset"),
-}  # fmt: skip
+}
 _KEYS: Final[dict[str, tuple[type, ...]]] = {
-    "attr": (str,), "item": (str, int, bool), "key": (int,), "size": (int,), "stride": (int,),
+    "attr": (str,),
+    "item": (str, int, bool),
+    "key": (int,),
+    "size": (int,),
+    "stride": (int,),
     "storage_offset": (type(None),),
-}  # fmt: skip
+}
 
 
 def read_path(path: Any) -> Path:

@@ -33,11 +33,13 @@ def views_to_data(plan: ViewPlan) -> dict[str, Any]:
     returned = [value(v) for v in plan.returned]
     views = [
         {
-            "node": value(v.node)["node"], "target": _target_name(v.target), "args": [argument(a) for a in v.args],
+            "node": value(v.node)["node"],
+            "target": _target_name(v.target),
+            "args": [argument(a) for a in v.args],
             "kwargs": {k: argument(a) for k, a in v.kwargs.items()},
         }
         for v in plan.views
-    ]  # fmt: skip
+    ]
     return {"returned": returned, "views": views, "wanted": [value(v) for v in plan.wanted]}
 
 

@@ -32,7 +32,7 @@ NOTES: Final = (
     ("torchair.experimental.inference.use_internal_format_weight", "as `torchair.use_internal_format_weight`"),
     ("torchair.ge._ge_graph.get_invalid_desc", "through the compatibility layer"),
     ("torchair.register_replacement", "torch's own pattern matcher"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

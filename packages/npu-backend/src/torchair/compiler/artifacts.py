@@ -99,9 +99,14 @@ class CompiledFxGraph:
     _boxed_call = True
 
     def __init__(
-        self, call: Callable[[list[Any]], Any], stored: Stored | None, device: str, config: Any,
-        traced: Traced | None = None, rules: CallRules | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        call: Callable[[list[Any]], Any],
+        stored: Stored | None,
+        device: str,
+        config: Any,
+        traced: Traced | None = None,
+        rules: CallRules | None = None,
+    ) -> None:
         self._call, self._stored, self._device, self._config = call, stored, device, config
         self._traced, self._rules = traced, rules
 
@@ -163,9 +168,10 @@ class CompiledFxGraph:
 
         if not isinstance(artifacts, CompiledFxArtifacts) or not isinstance(artifacts.content, bytes):
             raise ConfigError(
-                "GE1011", f"load_artifacts takes what dump_artifacts gave, got {type(artifacts).__name__}",
+                "GE1011",
+                f"load_artifacts takes what dump_artifacts gave, got {type(artifacts).__name__}",
                 next="keep the object that dump_artifacts returned",
-            )  # fmt: skip
+            )
         options = _with(CompilerConfig(), artifacts.options) if config is None else config
         try:
             wanted = key(Subject(options))

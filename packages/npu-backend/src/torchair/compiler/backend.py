@@ -270,13 +270,18 @@ def _npu_backend(
         config = with_options(config, options)
     if aot_config is not None and not isinstance(aot_config, Mapping):
         raise ConfigError(
-            "GE1011", f"aot_config must be a dict of keywords of AOTAutograd, got {type(aot_config).__name__}",
+            "GE1011",
+            f"aot_config must be a dict of keywords of AOTAutograd, got {type(aot_config).__name__}",
             next="leave it out",
-        )  # fmt: skip
+        )
     return compile_graph(
-        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {},
+        gm,
+        example_inputs,
+        config,
+        decompositions=_decompositions(custom_decompositions),
+        more=aot_config or {},
         inference=inference,
-    )  # fmt: skip
+    )
 
 
 def compile_graph(
@@ -338,7 +343,7 @@ def _compile_graph(
     elif inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
-        )  # fmt: skip
+        )
     if traced is not None:
         stages = pipeline.Pipeline(pipeline.Job(config, "forward", model_id, False, gears, guarded, before))
         before.append(time.perf_counter() - start)
@@ -376,9 +381,10 @@ def _compile_graph(
         )
     except silent_fallbacks() as error:
         raise TraceError(
-            "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
+            "GE1031",
+            f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
-        ) from error  # fmt: skip
+        ) from error
     if traced is not None:
         call = traced.watched(call)
     return call if gears is None else gears.wrap(call)
@@ -406,9 +412,12 @@ def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) 
 
 
 _MODES = {
-    "default": "max-autotune", "max-autotune": "max-autotune", "max-autotune-no-cudagraphs": "max-autotune",
-    "reduce-overhead": "reduce-overhead", "npugraph_ex": "reduce-overhead",
-}  # fmt: skip
+    "default": "max-autotune",
+    "max-autotune": "max-autotune",
+    "max-autotune-no-cudagraphs": "max-autotune",
+    "reduce-overhead": "reduce-overhead",
+    "npugraph_ex": "reduce-overhead",
+}
 """What a mode of torch.compile is here: captured graphs or a GE graph."""
 
 
@@ -417,9 +426,10 @@ def _with_mode(config: CompilerConfig, options: Mapping[str, Any], mode: Any) ->
     wanted = _MODES.get(mode) if isinstance(mode, str) else None
     if wanted is None:
         raise ConfigError(
-            "GE1012", f"torch.compile got mode={mode!r}, this backend knows {', '.join(map(repr, _MODES))}",
+            "GE1012",
+            f"torch.compile got mode={mode!r}, this backend knows {', '.join(map(repr, _MODES))}",
             next="use one of them, or options={'mode': ...}",
-        )  # fmt: skip
+        )
     chosen = options.get("mode", None if config.mode.is_default else config.mode.value)
     if chosen is not None and _MODES.get(chosen, chosen) != wanted:
         raise ConfigError(
@@ -462,16 +472,18 @@ def _config(given: Any) -> CompilerConfig:
         return CompilerConfig()
     if not isinstance(given, CompilerConfig):
         raise ConfigError(
-            "GE1011", f"compiler_config must be a torchair.CompilerConfig, got {type(given).__name__}",
+            "GE1011",
+            f"compiler_config must be a torchair.CompilerConfig, got {type(given).__name__}",
             next="config = torchair.CompilerConfig(); set options; get_npu_backend(compiler_config=config)",
-        )  # fmt: skip
+        )
     return given
 
 
 def _decompositions(given: Any) -> Mapping[Any, Callable[..., Any]]:
     if not isinstance(given, Mapping) or not all(callable(k) and callable(v) for k, v in given.items()):
         raise ConfigError(
-            "GE1011", f"custom_decompositions must map ops to functions, got {type(given).__name__}",
+            "GE1011",
+            f"custom_decompositions must map ops to functions, got {type(given).__name__}",
             next="torch._decomp.get_decompositions([...]) returns such a dict",
-        )  # fmt: skip
+        )
     return given

@@ -118,9 +118,10 @@ class Gears:
         gears = "; ".join(", ".join(map(str, c)) for c in self.combinations[:20])
         more = f"; {len(self.combinations) - 20} more" if len(self.combinations) > 20 else ""
         return EngineError(
-            "GE4030", f"{shown}; the gears are: {gears}{more}",
+            "GE4030",
+            f"{shown}; the gears are: {gears}{more}",
             next="pad the input to the next gear, or add the size to set_dim_gears",
-        )  # fmt: skip
+        )
 
     def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call with the check before it."""
@@ -161,9 +162,10 @@ class Gears:
         if not moving or len(set(rows)) < 2:  # GE has no use for one gear
             return {}
         return {
-            "ge.inputShape": ";".join(shapes), "ge.dynamicDims": ";".join(dict.fromkeys(rows)),
+            "ge.inputShape": ";".join(shapes),
+            "ge.dynamicDims": ";".join(dict.fromkeys(rows)),
             "ge.dynamicNodeType": "1",
-        }  # fmt: skip
+        }
 
 
 def refuse_gears(values: Any) -> None:
@@ -180,10 +182,11 @@ def refuse_gears(values: Any) -> None:
         gears = getattr(value, _MARK, None) if isinstance(value, torch.Tensor) else None
         if gears:
             raise ConfigError(
-                "GE1064", f"gears together with exporting: an input has {_shown(gears)}, and an offline graph gets "
+                "GE1064",
+                f"gears together with exporting: an input has {_shown(gears)}, and an offline graph gets "
                 "its sizes when ATC compiles it",
                 next="export with dynamic=True, inputs without gears, and list the sizes in ATC's --dynamic_dims",
-            )  # fmt: skip
+            )
 
 
 def gears_of(gm: torch.fx.GraphModule, config: CompilerConfig) -> Gears | None:
@@ -269,9 +272,10 @@ def _combined(
         if len({len(sizes) for sizes in lists}) > 1:
             shown = "; ".join(f"{name} dimension {dim}: {len(s)}" for (_, dim, name), s in zip(places, lists))
             raise ConfigError(
-                "GE1063", f"policy 'zip' takes lists of one length, got {shown}",
+                "GE1063",
+                f"policy 'zip' takes lists of one length, got {shown}",
                 next="give lists of one length, or set config.inference_config.dynamic_gears_merge_policy = 'product'",
-            )  # fmt: skip
+            )
         combinations = list(zip(*lists))
     else:
         count = 1
@@ -284,9 +288,10 @@ def _combined(
     combinations = [c for c in dict.fromkeys(combinations) if _one_value_each(exprs, c)]
     if not combinations:
         raise ConfigError(
-            "GE1063", "no combination of the gears is possible: dimensions that the model takes as equal have no size "
-            "in common", next="give equal dimensions equal lists",
-        )  # fmt: skip
+            "GE1063",
+            "no combination of the gears is possible: dimensions that the model takes as equal have no size in common",
+            next="give equal dimensions equal lists",
+        )
     if len(combinations) > LIMIT:
         raise _too_many(len(combinations))
     return combinations

@@ -34,9 +34,10 @@ def partition(loss_index: int | None) -> Callable[..., Halves]:
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError(
-        "GE1057", f"experimental_config.aot_config_enable_joint_graph: {why}",
+        "GE1057",
+        f"experimental_config.aot_config_enable_joint_graph: {why}",
         next="let the compiled function return the loss alone, or switch the option off",
-    )  # fmt: skip
+    )
 
 
 def _inputs(joint: torch.fx.GraphModule) -> tuple[list[Node], list[Node]]:

@@ -203,9 +203,10 @@ class Pipeline(FxProgress):
         config.check()
         if config.export.export_mode.value:
             raise ConfigError(
-                "GE1008", "config.export.export_mode = True when compiling: an export has no result to run",
+                "GE1008",
+                "config.export.export_mode = True when compiling: an export has no result to run",
                 next="call torchair.dynamo_export(*inputs, model=model, ...)",
-            )  # fmt: skip
+            )
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         may_cut = config.mode.value == "reduce-overhead" and config.fallback.value == "split"
@@ -290,9 +291,13 @@ class Pipeline(FxProgress):
         return self._between(gm, copied, refused, len(parts))
 
     def _between(
-        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int,
+        self,
+        gm: torch.fx.GraphModule,
+        cut: torch.fx.GraphModule,
+        refused: Mapping[str, str],
+        parts: int,
         what: str = "GE graph",
-    ) -> Call:  # fmt: skip
+    ) -> Call:
         """The program that runs graphs and eager nodes in turn; says which and at what cost."""
         from torchair.compiler import split
         from torchair.runtime.fx_program import write_program
@@ -300,8 +305,11 @@ class Pipeline(FxProgress):
         lines = split.described(gm, refused, dict(refused))
         logger.tell(
             '%s: fallback = "split": %d %ss in the place of one, and eagerly between them:\n  %s',
-            self._label, parts, what, "\n  ".join(lines),
-        )  # fmt: skip
+            self._label,
+            parts,
+            what,
+            "\n  ".join(lines),
+        )
         self.report.parts = split.parts_of(cut)
         call, source = write_program(cut, f"{self._label}, split into {parts} {what}s")
         for observer in self.observers:
@@ -431,9 +439,13 @@ class Pipeline(FxProgress):
         device, capture = device_of(gm), not self.job.training and self.id.phase == "forward"
         with self.timed("reduce-overhead") as note, real_values():
             planned = plan_capture(
-                gm, device, self.config.aclgraph_config, title=self._capture_title,
-                static=self._static_inputs() if static is None else static, capture=capture,
-            )  # fmt: skip
+                gm,
+                device,
+                self.config.aclgraph_config,
+                title=self._capture_title,
+                static=self._static_inputs() if static is None else static,
+                capture=capture,
+            )
             note(f"program of {len(gm.graph.nodes)} FX nodes")
             stored = None if self._watcher is None else Stored(ProgramBody.of(planned))
         if stored is not None and self._watcher is not None:
@@ -452,9 +464,12 @@ class Pipeline(FxProgress):
 
         with real_values():
             call = run_captured(
-                plan, device, self.config.aclgraph_config, title=self._capture_title,
+                plan,
+                device,
+                self.config.aclgraph_config,
+                title=self._capture_title,
                 on_captured=observers.who_sees_captures(self.observers, self.id),
-            )  # fmt: skip
+            )
         trace_artifact(f"{self._traced}_program", "string", lambda: plan.source)
         for observer in self.observers:
             observer.output_code(self.id, plan.source)
@@ -482,9 +497,12 @@ class Pipeline(FxProgress):
             note("known")
         with schema.use_cann(self.config.cann_version.value):
             lowered = convert_graph(
-                gm, name=f"graph_{self.id.graph_id}", specialise=specialise,
-                prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
-            )  # fmt: skip
+                gm,
+                name=f"graph_{self.id.graph_id}",
+                specialise=specialise,
+                prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data),
+                progress=self,
+            )
             self._check_soc(lowered.graph)
         self.report.ge_ops += _tasks(lowered.graph)
         return lowered
@@ -537,12 +555,12 @@ class Pipeline(FxProgress):
         if not report.ok and self.config.check_soc_error.value:
             bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
             raise GraphError(
-                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                "GE3069",
+                f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
                 next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
-            )  # fmt: skip
+            )
         if report.troubles():
-            logger.tell("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
-                        check.text(report.troubles()))  # fmt: skip
+            logger.tell("%s: %s (%s)\n%s", self._label, report.headline(), report.origin, check.text(report.troubles()))
 
     def ge_graph(self, label: str, graph: Graph) -> None:
         """Show the GE graph to the observers and the log."""
@@ -699,9 +717,10 @@ def _written(lowered: Lowered, engine: Engine) -> Mapping[str, str]:
     returned = {o.ge_index for o in lowered.outputs if hasattr(o, "ge_index")}
     times = Counter(m.fx_index for m in lowered.mutations)
     pairs = [
-        f"{data[m.fx_index]}:{m.ge_index}" for m in lowered.mutations
+        f"{data[m.fx_index]}:{m.ge_index}"
+        for m in lowered.mutations
         if m.fx_index in data and times[m.fx_index] == 1 and m.ge_index not in returned
-    ]  # fmt: skip
+    ]
     return {"engine.written": ",".join(pairs)} if pairs else {}
 
 

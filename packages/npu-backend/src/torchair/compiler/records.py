@@ -69,8 +69,9 @@ def graph_compiled(lowered: Lowered, graph_id: int, engine: str, seconds: float)
             "%s FX graph compiled to %s Ascend GE graph by engine '%s', graph id: %d",
             "Dynamic" if any(b.kind == "scalar" or _open(b.spec.size) for b in lowered.inputs) else "Static",
             "dynamic" if any(_open(b.spec.size) for b in lowered.inputs) else "static",
-            engine, graph_id,
-        )  # fmt: skip
+            engine,
+            graph_id,
+        )
     _native.log(EVENT_LEVEL, "Graph %d compiled by engine '%s' in %.1f ms", graph_id, engine, seconds * 1e3)
 
 

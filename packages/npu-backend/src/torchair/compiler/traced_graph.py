@@ -40,10 +40,17 @@ if TYPE_CHECKING:
 
 _OWN_NAMESPACES: Final = frozenset(("aten", "prims", "prim", "quantized", "_c10d_functional"))
 _NEED_STAGES: Final = (
-    "fallback", "check_soc", "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
-    "debug.fx_summary.type", "debug.graph_dump.type", "debug.data_dump.type", "debug.run_eagerly", "export.export_mode",
+    "fallback",
+    "check_soc",
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+    "debug.fx_summary.type",
+    "debug.graph_dump.type",
+    "debug.data_dump.type",
+    "debug.run_eagerly",
+    "export.export_mode",
     "experimental_config.enable_ref_data",
-)  # fmt: skip
+)
 """Options that want to see, change or report a stage that a hit leaves out."""
 _TRUSTED: Final = frozenset(("torch", "_operator", "operator", "builtins", "math"))
 

@@ -21,9 +21,18 @@ if TYPE_CHECKING:
     from torchair.config.explain import Explanation
 
 __all__ = [
-    "INT64_MAX", "CallableValue", "CompilerConfig", "DictOptionValue", "GraphExConfig", "IntListValue", "IntRangeValue",
-    "MustExistedPathValue", "NpuBaseConfig", "OptionValue", "TextValue",
-]  # fmt: skip
+    "INT64_MAX",
+    "CallableValue",
+    "CompilerConfig",
+    "DictOptionValue",
+    "GraphExConfig",
+    "IntListValue",
+    "IntRangeValue",
+    "MustExistedPathValue",
+    "NpuBaseConfig",
+    "OptionValue",
+    "TextValue",
+]
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -234,9 +243,11 @@ class MustExistedPathValue(OptionValue):
     """
 
     def __init__(
-        self, default: str | None, kind: Literal["directory", "file", ""] = "",
+        self,
+        default: str | None,
+        kind: Literal["directory", "file", ""] = "",
         content: Callable[[Path], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(default)
         self.kind, self.content = kind or "path", content
 
@@ -373,9 +384,10 @@ class NpuBaseConfig:
         elif isinstance(item, NpuBaseConfig):
             names = ", ".join(item._items)
             raise ConfigError(
-                "GE1009", f"{self._place}.{name} is a group of options, got {new!r}",
+                "GE1009",
+                f"{self._place}.{name} is a group of options, got {new!r}",
                 next=f"set one of its options: {names}",
-            )  # fmt: skip
+            )
         elif isinstance(new, OptionValue):  # a subclass adds an option of its own
             new.path = f"{self._place}.{name}"
             self._items[name] = new
@@ -639,9 +651,10 @@ def with_options(config: CompilerConfig, options: Any) -> CompilerConfig:
     """
     if not isinstance(options, Mapping) or not all(isinstance(n, str) for n in options):
         raise ConfigError(
-            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            "GE1011",
+            f"options must be a dict of option names and values, got {type(options).__name__}",
             next="options={'experimental_config.frozen_parameter': True}; docs/options.md lists the names",
-        )  # fmt: skip
+        )
     made = CompilerConfig()
     for path, old in config.values():
         if not old.is_default:
@@ -673,9 +686,10 @@ def flat_options(flat: GraphExConfig, options: Any) -> GraphExConfig:
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(
-            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            "GE1011",
+            f"options must be a dict of option names and values, got {type(options).__name__}",
             next="options={'capture_limit': 8}; docs/options.md lists the names",
-        )  # fmt: skip
+        )
     for name, value in (options or {}).items():
         setattr(flat, name, value)
     return flat
@@ -705,9 +719,10 @@ def captured_from(given: Any, options: Mapping[str, Any] | None) -> CompilerConf
         return with_options(given, {**(options or {}), "mode": "reduce-overhead"})
     if given is not None and not isinstance(given, GraphExConfig):
         raise ConfigError(
-            "GE1011", f"compiler_config must be a npugraph_ex.CompilerConfig, got {type(given).__name__}",
+            "GE1011",
+            f"compiler_config must be a npugraph_ex.CompilerConfig, got {type(given).__name__}",
             next="config = npugraph_ex.CompilerConfig(); set options; get_npu_backend(compiler_config=config)",
-        )  # fmt: skip
+        )
     made = GraphExConfig()
     for name, value in given.values() if given is not None else ():
         if not value.is_default:

@@ -15,26 +15,56 @@ from torchair.config.log import logger
 
 Use = Literal["max-autotune", "reduce-overhead", "eager", "export"]
 
-_EVERYWHERE: Final = frozenset((
-    "mode", "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "debug.fx_summary.type",
-    "debug.verify_rewrites", "experimental_config.remove_noop_ops", "experimental_config.pattern_fusion_pass",
-    "experimental_config.npu_fx_pass",
-))  # fmt: skip
-_NOT_EXPORTING: Final = frozenset((
-    "debug.fx_summary.skip_compile", "debug.data_dump.type", "debug.data_dump.filter", "debug.data_dump.path",
-    "debug.run_eagerly", "debug.deadlock_check", "experimental_config.keep_inference_input_mutation",
-    "experimental_config.aot_config_enable_joint_graph", "experimental_config.aot_config_output_loss_index",
-))  # fmt: skip
-_GE_GRAPH: Final = frozenset((
-    "debug.graph_dump.type", "debug.graph_dump.path", "experimental_config.enable_view_optimize",
-    "experimental_config.enable_ref_data", "experimental_config.topology_sorting_strategy",
-))  # fmt: skip
+_EVERYWHERE: Final = frozenset(
+    (
+        "mode",
+        "post_grad_custom_pre_pass",
+        "post_grad_custom_post_pass",
+        "debug.fx_summary.type",
+        "debug.verify_rewrites",
+        "experimental_config.remove_noop_ops",
+        "experimental_config.pattern_fusion_pass",
+        "experimental_config.npu_fx_pass",
+    )
+)
+_NOT_EXPORTING: Final = frozenset(
+    (
+        "debug.fx_summary.skip_compile",
+        "debug.data_dump.type",
+        "debug.data_dump.filter",
+        "debug.data_dump.path",
+        "debug.run_eagerly",
+        "debug.deadlock_check",
+        "experimental_config.keep_inference_input_mutation",
+        "experimental_config.aot_config_enable_joint_graph",
+        "experimental_config.aot_config_output_loss_index",
+    )
+)
+_GE_GRAPH: Final = frozenset(
+    (
+        "debug.graph_dump.type",
+        "debug.graph_dump.path",
+        "experimental_config.enable_view_optimize",
+        "experimental_config.enable_ref_data",
+        "experimental_config.topology_sorting_strategy",
+    )
+)
 _CAPTURED: Final = "aclgraph_config."
 _CAPTURED_PASSES: Final = frozenset(
     _CAPTURED + name
-    for name in ("remove_noop_ops", "remove_cat_ops", "inplace_pass", "input_inplace_pass", "pattern_fusion_pass",
-                 "dump_tensor_data", "data_dump_stage", "data_dump_dir", "force_eager", "deadlock_check")
-)  # fmt: skip
+    for name in (
+        "remove_noop_ops",
+        "remove_cat_ops",
+        "inplace_pass",
+        "input_inplace_pass",
+        "pattern_fusion_pass",
+        "dump_tensor_data",
+        "data_dump_stage",
+        "data_dump_dir",
+        "force_eager",
+        "deadlock_check",
+    )
+)
 
 _NO_KERNELS: Final = "kernels are compiled by CANN's op_compiler, which is not called"
 _NOT_BUILT: Final = {

@@ -24,8 +24,12 @@ _MOST_SAID: Final = 10_000
 _NATIVE: Final = "ge_runtime"
 _PACKAGES: Final = ("ge_graph", "ge_converters", _NATIVE, "tair_debug", "tair_export")
 _NATIVE_LEVELS: Final = {
-    "0": logging.DEBUG, "1": logging.INFO, "2": logging.WARNING, "3": logging.ERROR, "4": EVENT_LEVEL,
-}  # fmt: skip
+    "0": logging.DEBUG,
+    "1": logging.INFO,
+    "2": logging.WARNING,
+    "3": logging.ERROR,
+    "4": EVENT_LEVEL,
+}
 
 
 class LineFormatter(logging.Formatter):

@@ -21,9 +21,10 @@ def initialize_graph_engine(global_compile_options: Mapping[str, str] | None = N
     options = {} if global_compile_options is None else global_compile_options
     if not isinstance(options, Mapping) or not all(isinstance(t, str) for pair in options.items() for t in pair):
         raise ConfigError(
-            "GE1011", f"global_compile_options must map texts to texts, got {global_compile_options!r}",
+            "GE1011",
+            f"global_compile_options must map texts to texts, got {global_compile_options!r}",
             next="leave it out, and set the options of torchair.CompilerConfig",
-        )  # fmt: skip
+        )
     if options:
         logger.warning_once(
             "initialize_graph_engine: %s have no effect here; set the options of torchair.CompilerConfig",

@@ -140,14 +140,16 @@ def capture(
     exported = model if isinstance(model, torch.export.ExportedProgram) else None
     if not isinstance(model, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ConfigError(
-            "GE1011", f"model must be a torch.nn.Module or an ExportedProgram, got {type(model).__name__}",
+            "GE1011",
+            f"model must be a torch.nn.Module or an ExportedProgram, got {type(model).__name__}",
             next="dynamo_export(x, y, model=net); save_graph(net, (x, y))",
-        )  # fmt: skip
+        )
     if exported is not None and (args or kwargs or dynamic):
         raise ConfigError(
-            "GE1011", "an ExportedProgram has its own inputs and sizes; got inputs or dynamic=True beside it",
+            "GE1011",
+            "an ExportedProgram has its own inputs and sizes; got inputs or dynamic=True beside it",
             next="give the program alone; dynamic_shapes= of torch.export.export decides what may change",
-        )  # fmt: skip
+        )
     _check(checked)
     if exported is None:
         refuse_gears((args, dict(kwargs)))
@@ -240,9 +242,10 @@ def compile_exported(program: torch.export.ExportedProgram, *, config: CompilerC
     """
     if not isinstance(program, torch.export.ExportedProgram):
         raise ConfigError(
-            "GE1011", f"compile_exported takes a torch.export.ExportedProgram, got {type(program).__name__}",
+            "GE1011",
+            f"compile_exported takes a torch.export.ExportedProgram, got {type(program).__name__}",
             next="program = torch.export.export(model, inputs)",
-        )  # fmt: skip
+        )
     checked = _config(config)
     with tempfile.TemporaryDirectory() as folder:
         write_graph(capture(program, (), {}, config=checked), folder)

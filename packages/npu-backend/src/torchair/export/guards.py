@@ -87,10 +87,29 @@ def but_for_one(expr: Expr, limits: Mapping[str, tuple[int | None, int | None]],
 
 
 # Operators that only arrange what others compute; torch picks among them by strides, which size 1 changes.
-_ARRANGE: Final = frozenset((
-    "view", "_unsafe_view", "reshape", "expand", "clone", "contiguous", "alias", "detach", "permute", "transpose", "t",
-    "squeeze", "unsqueeze", "as_strided", "slice", "select", "_reshape_alias", "lift_fresh_copy", "detach_",
-))  # fmt: skip
+_ARRANGE: Final = frozenset(
+    (
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "clone",
+        "contiguous",
+        "alias",
+        "detach",
+        "permute",
+        "transpose",
+        "t",
+        "squeeze",
+        "unsqueeze",
+        "as_strided",
+        "slice",
+        "select",
+        "_reshape_alias",
+        "lift_fresh_copy",
+        "detach_",
+    )
+)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -128,15 +147,43 @@ def _same(x: Any, y: Any) -> bool:
 
 
 # Operators that take sizes as arguments.
-_SIZED: Final = frozenset((
-    "empty.memory_format", "full.default", "zeros.default", "ones.default", "arange.default", "arange.start",
-    "arange.start_step", "new_empty.default", "new_full.default", "new_zeros.default", "new_ones.default",
-    "rand.default", "randn.default", "eye.default", "repeat.default", "constant_pad_nd.default", "narrow.default",
-    "split.Tensor", "split_with_sizes.default", "roll.default", "tril.default", "triu.default", "scalar_tensor.default",
-    "_scaled_dot_product_flash_attention_for_cpu.default", "upsample_nearest2d.vec", "unfold.default",
-    "linspace.default", "randint.default", "randperm.default", "upsample_bilinear2d.vec", "diagonal.default",
-    "_adaptive_avg_pool2d.default", "native_group_norm.default",
-))  # fmt: skip
+_SIZED: Final = frozenset(
+    (
+        "empty.memory_format",
+        "full.default",
+        "zeros.default",
+        "ones.default",
+        "arange.default",
+        "arange.start",
+        "arange.start_step",
+        "new_empty.default",
+        "new_full.default",
+        "new_zeros.default",
+        "new_ones.default",
+        "rand.default",
+        "randn.default",
+        "eye.default",
+        "repeat.default",
+        "constant_pad_nd.default",
+        "narrow.default",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "roll.default",
+        "tril.default",
+        "triu.default",
+        "scalar_tensor.default",
+        "_scaled_dot_product_flash_attention_for_cpu.default",
+        "upsample_nearest2d.vec",
+        "unfold.default",
+        "linspace.default",
+        "randint.default",
+        "randperm.default",
+        "upsample_bilinear2d.vec",
+        "diagonal.default",
+        "_adaptive_avg_pool2d.default",
+        "native_group_norm.default",
+    )
+)
 
 
 def _data(expr: Any) -> Expr:

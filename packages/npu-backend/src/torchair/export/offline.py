@@ -220,9 +220,17 @@ def _contract(
     limits = _symbols(model, program, inputs, args, kwargs, conditions)
     plain = tuple(guards.but_for_one(g.expr, limits, g.own) for g in conditions)
     return Signature(
-        positional, named, tuple(p.name for p in parameters[: len(args)]), tree_of(program.call_spec.out_spec),
-        tuple(inputs), tuple(outputs), feeds, limits, sizes, plain,
-    )  # fmt: skip
+        positional,
+        named,
+        tuple(p.name for p in parameters[: len(args)]),
+        tree_of(program.call_spec.out_spec),
+        tuple(inputs),
+        tuple(outputs),
+        feeds,
+        limits,
+        sizes,
+        plain,
+    )
 
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -290,7 +298,7 @@ def _serves_one(
         n.meta.get("val") if isinstance(n, torch.fx.Node) else n
         for n, s in zip(_returned(program), program.graph_signature.output_specs, strict=True)
         if s.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT
-    ]  # fmt: skip
+    ]
     try:
         results, small = _trial(model, shapes, values, args, kwargs)
         _, usual = _trial(model, shapes, _values(metas, set()), args, kwargs)

@@ -38,22 +38,93 @@ _FREE: Final = frozenset(("as_string", "as_strings", "stack_trace"))
 _TREES: Final = frozenset(("builtins.tuple", "builtins.list", "builtins.dict"))
 _HIGHER: Final = frozenset(f"torch.ops.higher_order.{n}" for n in ("cond", "while_loop", "invoke_subgraph"))
 _NUMBERS: Final = frozenset(
-    ("_operator.add", "_operator.sub", "_operator.mul", "_operator.floordiv", "_operator.truediv", "_operator.mod",
-     "_operator.pow", "_operator.neg", "_operator.eq", "_operator.ne", "_operator.lt", "_operator.le", "_operator.gt",
-     "_operator.ge", "_operator.and_", "_operator.or_", "_operator.getitem", "math.ceil", "math.floor", "math.trunc",
-     "torch.sym_float", "torch.sym_int", "torch.sym_ite", "torch.sym_max", "torch.sym_min", "torch.sym_not",
-     "torch._sym_sqrt")
-)  # fmt: skip
+    (
+        "_operator.add",
+        "_operator.sub",
+        "_operator.mul",
+        "_operator.floordiv",
+        "_operator.truediv",
+        "_operator.mod",
+        "_operator.pow",
+        "_operator.neg",
+        "_operator.eq",
+        "_operator.ne",
+        "_operator.lt",
+        "_operator.le",
+        "_operator.gt",
+        "_operator.ge",
+        "_operator.and_",
+        "_operator.or_",
+        "_operator.getitem",
+        "math.ceil",
+        "math.floor",
+        "math.trunc",
+        "torch.sym_float",
+        "torch.sym_int",
+        "torch.sym_ite",
+        "torch.sym_max",
+        "torch.sym_min",
+        "torch.sym_not",
+        "torch._sym_sqrt",
+    )
+)
 _SIZES: Final = frozenset(
-    ("Add", "And", "CeilDiv", "CeilToInt", "CleanDiv", "Equality", "FloatTrueDiv", "FloorDiv", "FloorToInt",
-     "GreaterThan", "Identity", "IntTrueDiv", "Integer", "LessThan", "Max", "Min", "Mod", "ModularIndexing", "Mul",
-     "Not", "Or", "Pow", "PowByNatural", "PythonMod", "Rational", "StrictGreaterThan", "StrictLessThan", "Symbol",
-     "ToFloat", "TruncToInt", "Unequality", "Where")
-)  # fmt: skip
+    (
+        "Add",
+        "And",
+        "CeilDiv",
+        "CeilToInt",
+        "CleanDiv",
+        "Equality",
+        "FloatTrueDiv",
+        "FloorDiv",
+        "FloorToInt",
+        "GreaterThan",
+        "Identity",
+        "IntTrueDiv",
+        "Integer",
+        "LessThan",
+        "Max",
+        "Min",
+        "Mod",
+        "ModularIndexing",
+        "Mul",
+        "Not",
+        "Or",
+        "Pow",
+        "PowByNatural",
+        "PythonMod",
+        "Rational",
+        "StrictGreaterThan",
+        "StrictLessThan",
+        "Symbol",
+        "ToFloat",
+        "TruncToInt",
+        "Unequality",
+        "Where",
+    )
+)
 _ARITHMETIC: Final = (
-    ast.Expression, ast.Constant, ast.Load, ast.BinOp, ast.UnaryOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
-    ast.USub, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.keyword,
-)  # fmt: skip
+    ast.Expression,
+    ast.Constant,
+    ast.Load,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.FloorDiv,
+    ast.Mod,
+    ast.USub,
+    ast.Compare,
+    ast.Eq,
+    ast.NotEq,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.keyword,
+)
 _ASSUMED: Final = frozenset(("positive", "integer", "nonnegative"))
 
 
@@ -226,10 +297,12 @@ def _tree(spec: Any) -> bool:
 def _refused(what: str, where: str) -> ArchiveError:
     """GE5060: reading a file would run something from it."""
     return ArchiveError(
-        "GE5060", f"reading this file would run something from it, or it is not known that it would not: {what}",
-        where=where, next="if you trust it, load it yourself and pass the program: "
+        "GE5060",
+        f"reading this file would run something from it, or it is not known that it would not: {what}",
+        where=where,
+        next="if you trust it, load it yourself and pass the program: "
         "torchair.dynamo_export(model=torch.export.load(path))",
-    )  # fmt: skip
+    )
 
 
 def _damaged(why: str, where: str) -> ArchiveError:

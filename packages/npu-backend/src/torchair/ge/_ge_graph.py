@@ -20,11 +20,23 @@ from torchair.oplib.converter_forms import tensor_names
 from torchair.oplib.converter_forms.op_builder import Desc, OpDef, OpList, WireType, wire_type
 
 __all__ = [
-    "DataType", "Format", "GeGraph", "Tensor", "TensorSpec", "TensorType", "auto_convert_to_tensor", "compat_as_bytes",
-    "compat_as_bytes_list", "get_default_ge_graph", "get_invalid_desc", "next_unique_name",
-    "torch_dtype_value_to_ge_proto_type", "torch_dtype_value_to_ge_type", "trans_to_list_list_float",
+    "DataType",
+    "Format",
+    "GeGraph",
+    "Tensor",
+    "TensorSpec",
+    "TensorType",
+    "auto_convert_to_tensor",
+    "compat_as_bytes",
+    "compat_as_bytes_list",
+    "get_default_ge_graph",
+    "get_invalid_desc",
+    "next_unique_name",
+    "torch_dtype_value_to_ge_proto_type",
+    "torch_dtype_value_to_ge_type",
+    "trans_to_list_list_float",
     "trans_to_list_list_int",
-]  # fmt: skip
+]
 
 tensor_names.install()
 
@@ -36,9 +48,10 @@ class _AnyTensor(type):
     def __call__(cls, op: Any, output_index: int = 0, *more: Any) -> Any:
         if not isinstance(op, OpDef):
             raise GraphError(
-                "GE3013", f"Tensor takes an operator of graph.op.add(), got {type(op).__name__}",
+                "GE3013",
+                f"Tensor takes an operator of graph.op.add(), got {type(op).__name__}",
                 next="call a function of torchair.ge: it returns tensors",
-            )  # fmt: skip
+            )
         return op.output(output_index)
 
 
@@ -111,17 +124,40 @@ def trans_to_list_list_float(values: Sequence[Sequence[float]]) -> list[list[flo
 
 # c10::ScalarType: the numbers by which operators of torch_npu say an element type.
 _SCALAR_TYPES: Final = {
-    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
-    8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32",
-    15: "bfloat16", 16: "quint4x2", 23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64",
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    8: "complex32",
+    9: "complex64",
+    10: "complex128",
+    11: "bool",
+    12: "qint8",
+    13: "quint8",
+    14: "qint32",
+    15: "bfloat16",
+    16: "quint4x2",
+    23: "float8_e5m2",
+    24: "float8_e4m3fn",
+    27: "uint16",
+    28: "uint32",
+    29: "uint64",
     44: "float8_e8m0fnu",
-}  # fmt: skip
+}
 # Numbers of torch_npu's own, for types that torch has under another number, or not at all.
 _NPU_TYPES: Final = {
-    285: _DataType.DT_INT4, 290: _DataType.DT_HIFLOAT8, 291: _DataType.DT_FLOAT8_E5M2,
-    292: _DataType.DT_FLOAT8_E4M3FN, 293: _DataType.DT_FLOAT8_E8M0, 296: _DataType.DT_FLOAT4_E2M1,
+    285: _DataType.DT_INT4,
+    290: _DataType.DT_HIFLOAT8,
+    291: _DataType.DT_FLOAT8_E5M2,
+    292: _DataType.DT_FLOAT8_E4M3FN,
+    293: _DataType.DT_FLOAT8_E8M0,
+    296: _DataType.DT_FLOAT4_E2M1,
     297: _DataType.DT_FLOAT4_E1M2,
-}  # fmt: skip
+}
 
 
 def torch_dtype_value_to_ge_type(value: Any) -> _DataType:

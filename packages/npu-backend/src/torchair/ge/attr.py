@@ -24,9 +24,23 @@ from ge_graph.dtypes import BY_WIRE
 from torchair.names import door
 
 __all__ = [
-    "Attr", "Bool", "DataType", "Float", "Int", "ListBool", "ListDataType", "ListFloat", "ListInt", "ListListFloat",
-    "ListListInt", "ListStr", "Str", "String", "Tensor", "Type",
-]  # fmt: skip
+    "Attr",
+    "Bool",
+    "DataType",
+    "Float",
+    "Int",
+    "ListBool",
+    "ListDataType",
+    "ListFloat",
+    "ListInt",
+    "ListListFloat",
+    "ListListInt",
+    "ListStr",
+    "Str",
+    "String",
+    "Tensor",
+    "Type",
+]
 
 __getattr__ = door(__name__)
 

@@ -9,8 +9,11 @@ from ge_graph import DataType as _DataType
 from torchair.names import missing
 
 _SPELLINGS: Final = {
-    "DT_FLOAT32": "DT_FLOAT", "DT_FLOAT64": "DT_DOUBLE", "DT_BFLOAT16": "DT_BF16", "DT_HALF": "DT_FLOAT16",
-}  # fmt: skip
+    "DT_FLOAT32": "DT_FLOAT",
+    "DT_FLOAT64": "DT_DOUBLE",
+    "DT_BFLOAT16": "DT_BF16",
+    "DT_HALF": "DT_FLOAT16",
+}
 
 
 class _TypeNames(type):

@@ -122,9 +122,11 @@ def cache_compile(
     decompositions = {**more, **decompositions}
     if options.experimental_config.enable_ref_data.value:
         raise ConfigError(
-            "GE1061", "config.experimental_config.enable_ref_data = True with cache_compile: the graph would hold the "
-            "addresses of this process", next="leave enable_ref_data at False",
-        )  # fmt: skip
+            "GE1061",
+            "config.experimental_config.enable_ref_data = True with cache_compile: the graph would hold the "
+            "addresses of this process",
+            next="leave enable_ref_data at False",
+        )
     bound, function = _function(func)
     rank = _rank(global_rank)
     for name, value in (("tp_rank", tp_rank), ("pp_rank", pp_rank)):
@@ -367,20 +369,25 @@ class _Trace:
         for each in inputs:
             self._check_path(each, local, names)
         symbolic = {
-            i.value: f"input {_path_text(i.path)}" for i, fake in zip(inputs, self._fakes)
+            i.value: f"input {_path_text(i.path)}"
+            for i, fake in zip(inputs, self._fakes)
             if isinstance(fake, (torch.SymInt, torch.SymFloat))
-        }  # fmt: skip
+        }
         tree = ResultRecorder(self._outs, inputs, local, names, symbolic).tree(result)
         meta = ModelCacheMeta(self._place.label, str(datetime.datetime.now()))
         rules = [InputRule.of(value) for value in self._fakes]
         stored.contract = Contract(self._conditions(rules), self._device, self._order(), len(inputs), self._count)
         stored.more |= {
             "call": {
-                "paths": [i.path for i in inputs], "inputs": rules, "result": tree, "reads": self._reads,
+                "paths": [i.path for i in inputs],
+                "inputs": rules,
+                "result": tree,
+                "reads": self._reads,
                 "gears": None if self._gears is None else [self._gears.places, self._gears.combinations],
             },
-            "date": meta.date, "name": meta.name,
-        }  # fmt: skip
+            "date": meta.date,
+            "name": meta.name,
+        }
         # the file has to hold it: what cannot be read back must not be written
         json.dumps(stored.more, allow_nan=False)
         plainly = [traced_call.unmarked(v) for v in self._outs]

@@ -38,12 +38,23 @@ _SCHEMAS: Final = {
         "bool return_softmax_lse=False, "
         + ", ".join(
             f"int? {name}_dtype=None"
-            for name in ("query", "key", "value", "query_rope", "key_rope", "key_shared_prefix", "value_shared_prefix",
-                         "dequant_scale_query", "dequant_scale_key", "dequant_scale_value", "dequant_scale_key_rope",
-                         "out")
+            for name in (
+                "query",
+                "key",
+                "value",
+                "query_rope",
+                "key_rope",
+                "key_shared_prefix",
+                "value_shared_prefix",
+                "dequant_scale_query",
+                "dequant_scale_key",
+                "dequant_scale_value",
+                "dequant_scale_key_rope",
+                "out",
+            )
         ),
     ),
-}  # fmt: skip
+}
 
 
 def _schema(name: str) -> str:
@@ -54,9 +65,10 @@ def _schema(name: str) -> str:
 
 def _eager(*args: Any, **kwargs: Any) -> Any:
     raise EngineError(
-        "GE4032", "attention with lengths as tensors exists in compiled graphs only",
+        "GE4032",
+        "attention with lengths as tensors exists in compiled graphs only",
         next="call it inside torch.compile, or torch_npu's op with lists of lengths",
-    )  # fmt: skip
+    )
 
 
 def _fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **kwargs: Any) -> Any:

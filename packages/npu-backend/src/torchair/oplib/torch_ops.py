@@ -135,14 +135,21 @@ def _record_stream_in_place(self: torch.Tensor, tag: str) -> None:
 
 
 _KERNELS: Final = {
-    "record": _record, "print": _print, "after": _after, "tagged_event_record": _event_record,
-    "tagged_event_wait": _event_wait, "record_tagged_stream": _record_stream,
+    "record": _record,
+    "print": _print,
+    "after": _after,
+    "tagged_event_record": _event_record,
+    "tagged_event_wait": _event_wait,
+    "record_tagged_stream": _record_stream,
     "record_tagged_stream_": _record_stream_in_place,
-}  # fmt: skip
+}
 _FAKES: Final = {
-    "record": _record, "print": _nothing, "tagged_event_record": _nothing, "tagged_event_wait": _nothing,
+    "record": _record,
+    "print": _nothing,
+    "tagged_event_record": _nothing,
+    "tagged_event_wait": _nothing,
     "record_tagged_stream": _nothing,
-}  # fmt: skip
+}
 _PURE: Final = frozenset({"after"})
 _SPELLED_OTHERWISE: Final = frozenset({"record_tagged_stream_"})  # traced as what they call
 
@@ -151,9 +158,17 @@ NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
 _OWN: Final = "torchair"
 _NAMES: Final = {
     "air": tuple(_SCHEMAS),
-    "npugraph_ex": ("scope_enter", "scope_exit", "record", "wait", "tagged_event_record", "tagged_event_wait",
-                    "record_tagged_stream", "record_tagged_stream_"),
-}  # fmt: skip
+    "npugraph_ex": (
+        "scope_enter",
+        "scope_exit",
+        "record",
+        "wait",
+        "tagged_event_record",
+        "tagged_event_wait",
+        "record_tagged_stream",
+        "record_tagged_stream_",
+    ),
+}
 
 _libraries: Final[dict[str, Any]] = {}
 

@@ -47,9 +47,11 @@ def run_custom(
         fn(gm, example_inputs, getattr(config, "graph_ex", None) or config)
     except Exception as error:
         raise PassError(
-            "GE1021", f"{label} raised {type(error).__name__}: {error}", where=place_of(fn),
+            "GE1021",
+            f"{label} raised {type(error).__name__}: {error}",
+            where=place_of(fn),
             next="repair the pass, or let it leave graphs alone that it cannot handle",
-        ) from error  # fmt: skip
+        ) from error
     order = list(gm.graph.nodes)
     if order == list(before) and all(before[n] == (n.target, n.args, n.kwargs) for n in order):
         return name, False
@@ -64,9 +66,11 @@ def run_custom(
 def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outputs: list[Any]) -> None:
     def broken(code: str, why: str, cause: BaseException | None = None) -> PassError:
         made = PassError(
-            code, f"{label} left a broken graph: {why}", where=place_of(fn),
+            code,
+            f"{label} left a broken graph: {why}",
+            where=place_of(fn),
             next="the graph after a pass must compute what it computed before",
-        )  # fmt: skip
+        )
         made.__cause__ = cause
         return made
 

@@ -98,9 +98,10 @@ class PairTaggedEvents(FxPass):
         if tag not in marks:
             recorded = ", ".join(map(repr, marks)) or "none"
             raise ConfigError(
-                "GE1065", f"the graph waits for event {tag!r}, which nothing before it records; recorded: {recorded}",
+                "GE1065",
+                f"the graph waits for event {tag!r}, which nothing before it records; recorded: {recorded}",
                 next="record the event inside the same compiled function, in front of the wait",
-            )  # fmt: skip
+            )
         made = graph.call_function(torch.ops.air.wait.default, ([marks[tag]],))
         made.meta = {"stack_trace": node.stack_trace}
 
@@ -155,6 +156,7 @@ def _match(node: torch.fx.Node, name: object, opened: list[str]) -> None:
         return
     what = f"{opened[-1]!r} is open" if opened else "no scope is open"
     raise ConfigError(
-        "GE1055", f"scopes of the graph: {node.name} ends the super kernel {name!r}, {what}",
+        "GE1055",
+        f"scopes of the graph: {node.name} ends the super kernel {name!r}, {what}",
         next="end every scope of torch.npu.super_kernel_scope_begin in the function that begins it, by its own name",
-    )  # fmt: skip
+    )

@@ -72,7 +72,7 @@ RULES: Final[dict[Any, tuple[Rule, int]]] = {
     aten.detach.default: (_always, 0),
     aten.clone.default: (_always, 0),
     aten.lift_fresh_copy.default: (_always, 0),
-}  # fmt: skip
+}
 
 
 class RemoveNoops(FxPass):

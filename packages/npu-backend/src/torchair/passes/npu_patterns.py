@@ -71,12 +71,20 @@ def _cast_view_fused(x1: Any, x2: Any, gamma: Any) -> Any:
 
 
 NPU_RULES: Final = (
-    NpuRule(("npu_add_rms_norm", "npu_dynamic_quant", "npu_add_rms_norm_dynamic_quant"), _quant, _quant_fused,
-            lambda: _residual(with_scales=True)),
-    NpuRule(("npu_add_rms_norm", "npu_dynamic_quant", "npu_add_rms_norm_dynamic_quant"), _quant_flat,
-            _quant_flat_fused, _residual),
+    NpuRule(
+        ("npu_add_rms_norm", "npu_dynamic_quant", "npu_add_rms_norm_dynamic_quant"),
+        _quant,
+        _quant_fused,
+        lambda: _residual(with_scales=True),
+    ),
+    NpuRule(
+        ("npu_add_rms_norm", "npu_dynamic_quant", "npu_add_rms_norm_dynamic_quant"),
+        _quant_flat,
+        _quant_flat_fused,
+        _residual,
+    ),
     NpuRule(("npu_add_rms_norm", "npu_add_rms_norm_cast"), _cast_view, _cast_view_fused, _residual),
-)  # fmt: skip
+)
 _done: set[int] = set()
 
 
@@ -94,9 +102,14 @@ def register(rules: Any, trace: Callable[..., torch.fx.GraphModule]) -> None:
         try:
             with fake_mode():
                 rules.add(
-                    rule.search.__name__, rule.extra_check, search_fn=rule.search, replace_fn=rule.replace,
-                    example_inputs=rule.examples(), trace_fn=trace, skip_duplicates=True,
-                )  # fmt: skip
+                    rule.search.__name__,
+                    rule.extra_check,
+                    search_fn=rule.search,
+                    replace_fn=rule.replace,
+                    example_inputs=rule.examples(),
+                    trace_fn=trace,
+                    skip_duplicates=True,
+                )
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             # an older torch_npu with another schema: the rule does not apply, nothing is wrong
             logger.warning_once("fusion rule %s is not available: %s", rule.search.__name__, error)

@@ -173,15 +173,24 @@ def register_replacement(
         if skip_duplicates:
             return
         raise ConfigError(
-            "GE1053", f"register_replacement: the pattern of '{name}' is registered already", where=place_of(search_fn),
+            "GE1053",
+            f"register_replacement: the pattern of '{name}' is registered already",
+            where=place_of(search_fn),
             next="register a rule once, or pass skip_duplicates=True",
-        )  # fmt: skip
+        )
     if search_fn_pattern is not None:
         _shorten(search_fn_pattern)
     RULES.add(
-        name, extra_check, search_fn=search_fn, replace_fn=replace_fn, example_inputs=examples, trace_fn=trace_fn,
-        scalar_workaround=scalars, search_fn_pattern=search_fn_pattern, skip_duplicates=True,
-    )  # fmt: skip
+        name,
+        extra_check,
+        search_fn=search_fn,
+        replace_fn=replace_fn,
+        example_inputs=examples,
+        trace_fn=trace_fn,
+        scalar_workaround=scalars,
+        search_fn_pattern=search_fn_pattern,
+        skip_duplicates=True,
+    )
     functions = (search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
     RULES.registered.append(Registered(name, key, " ".join((*graphs, given)), functions))
 
@@ -206,9 +215,11 @@ def _check_arguments(
             wrong.append(f"search_fn takes {names}, replace_fn takes {others}")
     if wrong:
         raise ConfigError(
-            "GE1050", f"register_replacement of '{name}': " + "; ".join(wrong), where=place_of(search_fn),
+            "GE1050",
+            f"register_replacement of '{name}': " + "; ".join(wrong),
+            where=place_of(search_fn),
             next="give two functions of the same parameters, and inputs for them",
-        )  # fmt: skip
+        )
 
 
 def _compared(
@@ -222,18 +233,22 @@ def _compared(
             gm = trace_fn(fn, args)
         except Exception as error:
             raise ConfigError(
-                "GE1051", f"register_replacement of '{name}': {label} cannot be traced with the example inputs: "
-                f"{type(error).__name__}: {error}", where=place_of(fn),
+                "GE1051",
+                f"register_replacement of '{name}': {label} cannot be traced with the example inputs: "
+                f"{type(error).__name__}: {error}",
+                where=place_of(fn),
                 next="give example inputs that the function takes; operators need a fake kernel to enter a graph",
-            ) from error  # fmt: skip
+            ) from error
         graphs.append(str(gm.graph))
         results.append([_described(value_of(v)) for v in torch.fx.node.map_arg(output_values(gm.graph), lambda n: n)])
     if results[0] != results[1]:
         raise ConfigError(
-            "GE1052", f"register_replacement of '{name}': search_fn returns [{', '.join(results[0])}], "
-            f"replace_fn returns [{', '.join(results[1])}]", where=place_of(replace_fn),
+            "GE1052",
+            f"register_replacement of '{name}': search_fn returns [{', '.join(results[0])}], "
+            f"replace_fn returns [{', '.join(results[1])}]",
+            where=place_of(replace_fn),
             next="return as many tensors of the same dtype and rank, with a cast at the end if need be",
-        )  # fmt: skip
+        )
     return graphs, f"{sorted(scalars.items())} {[_described(a) for a in args]}"
 
 

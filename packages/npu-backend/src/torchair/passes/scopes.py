@@ -66,7 +66,8 @@ def check_scopes(graph: torch.fx.Graph) -> None:
     problem = scope_problem(graph)
     if problem:
         raise ConfigError(
-            "GE1055", f"scopes of the graph: {problem}",
+            "GE1055",
+            f"scopes of the graph: {problem}",
             next="close every scope in the function that opens it, without a graph break inside, and record before "
             "waiting",
-        )  # fmt: skip
+        )

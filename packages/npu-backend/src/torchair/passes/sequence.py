@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 
 BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(), ReturnWrites())
 BUILT_IN: Final[tuple[FxPass, ...]] = (
-    DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), FuseQuantisedProducts(), MergeViews(),
-)  # fmt: skip
+    DeriveSymbols(),
+    RemoveNoops(),
+    FusePatterns(),
+    FuseRmsNorm(),
+    FuseQuantisedProducts(),
+    MergeViews(),
+)
 AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents(), ScopeSuperKernels())
 # Their results write memory; they only run in mode reduce-overhead.
 CAPTURED: Final[tuple[FxPass, ...]] = (NumbersOnDevice(), RemoveCats(), ReinplaceInputs(), ReinplaceOps())

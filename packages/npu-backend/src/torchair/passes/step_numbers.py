@@ -128,9 +128,10 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[Node]:
     """
     home = _home(graph)
     return frozenset(
-        n for n in _numbers(graph)
+        n
+        for n in _numbers(graph)
         if all(_held_on_device(user, home) or _updated(user, read) for user, read in _readers(n))
-    )  # fmt: skip
+    )
 
 
 # -- numbers in device memory
@@ -141,7 +142,7 @@ _WITH_NUMBER: Final = {
     **{getattr(aten, n).Tensor: getattr(aten, n).Tensor for n in ("add", "sub", "mul")},
     **{getattr(aten, n).Scalar: getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{getattr(aten, n).Tensor: getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")},
-}  # fmt: skip
+}
 
 
 class _Writer:
@@ -216,8 +217,9 @@ def _full(node: Node, write: _Writer) -> Node | None:
     one = write.number(number, made.dtype, made.device)
     if not size:
         return one
-    return write.call(aten.clone.default, write.call(aten.expand.default, one, list(size)),
-                      memory_format=torch.contiguous_format)  # fmt: skip
+    return write.call(
+        aten.clone.default, write.call(aten.expand.default, one, list(size)), memory_format=torch.contiguous_format
+    )
 
 
 def _scalar_tensor(node: Node, write: _Writer) -> Node | None:
@@ -263,8 +265,7 @@ def _slice(node: Node, write: _Writer) -> Node | None:
     if found is None or _handed_out(node):
         return None
     dim, number, count = found
-    return write.call(aten.index_select.default, node.args[0], dim,
-                      write.index(number, count, value_of(node).device))  # fmt: skip
+    return write.call(aten.index_select.default, node.args[0], dim, write.index(number, count, value_of(node).device))
 
 
 def _slice_scatter(node: Node, write: _Writer) -> Node | None:

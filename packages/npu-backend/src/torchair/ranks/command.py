@@ -51,11 +51,20 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; "
-        "or one of a DeviceMesh that returns those of the calling rank, and the whole model for None")  # fmt: skip
+    add(
+        "model",
+        metavar="MODEL",
+        help="FILE.py:FACTORY, a function that returns the whole model and its inputs; "
+        "or one of a DeviceMesh that returns those of the calling rank, and the whole model for None",
+    )
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
-    add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
-        "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
+    add(
+        "--shard",
+        metavar="FUNCTION",
+        default="shard",
+        help="shard(model, mesh) cuts the model for the rank that "
+        "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)",
+    )
     add("--backward", action="store_true", help="compare gradients too, those of the sum of all results")
     add("--dynamic", action="store_true", help="compile with symbolic sizes")
     add("--tolerance", type=float, default=TOLERANCE, help="what is rounding, relative to the largest element")
@@ -81,8 +90,11 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     if given.html is not None:
         artefacts.folder(given.html.parent, "tair ranks --html")
     more: dict[str, Any] = {
-        "mesh": mesh, "backward": given.backward, "dynamic": given.dynamic, "tolerance": given.tolerance,
-    }  # fmt: skip
+        "mesh": mesh,
+        "backward": given.backward,
+        "dynamic": given.dynamic,
+        "tolerance": given.tolerance,
+    }
     factory = models.function_of(given.model)
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
@@ -113,8 +125,11 @@ def _show(given: argparse.Namespace, found: RanksReport, written: Sequence[str])
         where = f"\n  at {escape.line(fault.source)}" if fault.source else ""
         say(f" {escape.line(fault.what)}{where}", f"[{fault.code}]", "red")
     if found.ok:
-        say(f"; largest difference {found.worst:.1e} of the largest element",
-            f"{found.ranks} ranks agree with the whole model", "green")  # fmt: skip
+        say(
+            f"; largest difference {found.worst:.1e} of the largest element",
+            f"{found.ranks} ranks agree with the whole model",
+            "green",
+        )
     saved = f"{found.kept / 2**20:.1f} MB of parameters in memory for {found.held / 2**20:.1f} MB of all ranks"
     graphs = f"{found.graphs} graphs, {found.distinct} that differ, {found.traced} traced"
     say(f"{graphs}; {len(found.log)} collectives; {saved}")

@@ -205,8 +205,16 @@ def _fault(
     kind, what, guilty = _explained(r, mine, want, mesh, tolerance)
     if guilty is not None:
         call = guilty.call
-        return Fault(NUMBERS, f"{_module(name)}: {what}", r.ranks, call.title(), listed(call.group),
-                     call.place.source, name, kind)  # fmt: skip
+        return Fault(
+            NUMBERS,
+            f"{_module(name)}: {what}",
+            r.ranks,
+            call.title(),
+            listed(call.group),
+            call.place.source,
+            name,
+            kind,
+        )
     source = seen[r.ranks[0] if r.ranks else 0].places[key]
     collective = "all_reduce" if kind == "missing" else ""
     return Fault(NUMBERS, f"{_module(name)}: {what}", r.ranks, collective, r.detail, source, name, kind)

@@ -119,11 +119,16 @@ class Meeting:
         pair = {first.kind, call.kind} <= {"send", "recv"}
         if (call.kind != first.kind or call.more != first.more) and not pair:
             return Fault(
-                ORDER, f"{listed([first.rank])} enters {first.line()}, {listed([call.rank])} {call.line()}, "
+                ORDER,
+                f"{listed([first.rank])} enters {first.line()}, {listed([call.rank])} {call.line()}, "
                 f"both as number {self.key[-1]} of the group of {listed(call.group)}",
-                tuple(sorted((first.rank, call.rank))), call.title(), listed(call.group),
-                call.place.source or first.place.source, call.place.module, "order",
-            )  # fmt: skip
+                tuple(sorted((first.rank, call.rank))),
+                call.title(),
+                listed(call.group),
+                call.place.source or first.place.source,
+                call.place.module,
+                "order",
+            )
         return None
 
     def carry_out(self) -> Record:
@@ -134,9 +139,12 @@ class Meeting:
         calls = [self.calls[r] for r in self.members]
         kind = calls[0].kind
         record = Record(
-            calls[0].title(), self.members, tuple(_bytes(c.inputs) for c in calls),
-            tuple(_bytes(c.outputs) for c in calls), tuple(c.place for c in calls),
-        )  # fmt: skip
+            calls[0].title(),
+            self.members,
+            tuple(_bytes(c.inputs) for c in calls),
+            tuple(_bytes(c.outputs) for c in calls),
+            tuple(c.place for c in calls),
+        )
         with torch.no_grad():
             _HANDING["send" if kind in ("send", "recv") else kind](calls)
         self.complete = True
@@ -154,9 +162,15 @@ class Mismatch(ValueError):
 
     def fault(self) -> Fault:
         return Fault(
-            SIZES, str(self), tuple(sorted({self.one.rank, self.other.rank})), self.one.title(),
-            listed(self.one.group), self.one.place.source, self.one.place.module, "sizes",
-        )  # fmt: skip
+            SIZES,
+            str(self),
+            tuple(sorted({self.one.rank, self.other.rank})),
+            self.one.title(),
+            listed(self.one.group),
+            self.one.place.source,
+            self.one.place.module,
+            "sizes",
+        )
 
 
 def _hand(source: Call, to: Call, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -253,9 +267,15 @@ def unfinished(meeting: Meeting) -> Fault:
     missing = [r for r in meeting.members if r not in meeting.calls]
     call = meeting.calls[there[0]]
     return Fault(
-        WAITS, f"{listed(there)} entered {call.line()} in the group of {listed(call.group)}, {listed(missing)} did not",
-        tuple(there), call.title(), listed(call.group), call.place.source, call.place.module, "waits",
-    )  # fmt: skip
+        WAITS,
+        f"{listed(there)} entered {call.line()} in the group of {listed(call.group)}, {listed(missing)} did not",
+        tuple(there),
+        call.title(),
+        listed(call.group),
+        call.place.source,
+        call.place.module,
+        "waits",
+    )
 
 
 def deadlock(held: Mapping[int, Call], done: Sequence[int], open_meetings: Sequence[Meeting]) -> list[Fault]:

@@ -124,18 +124,30 @@ def _planned(
     reduction = node.attr("reduction") or node.attr("reduce_op")
     peer = node.attr("dest_rank", node.attr("src_rank"))
     origin = node.provenance
-    place = Place(number, position) if origin is None else Place(
-        number, position, origin.source, origin.code, _ROOT.sub("", origin.module)
-    )  # fmt: skip
+    place = (
+        Place(number, position)
+        if origin is None
+        else Place(number, position, origin.source, origin.code, _ROOT.sub("", origin.module))
+    )
     own = str(node.attr(_STREAM) or "")
     free = around.independent(node)
     return Planned(
-        node.op, kind, len(operands) if node.op == "HcomBroadcast" else times,
-        str(reduction) if reduction else "" if root is None else f"root {root}", group, members,
-        "" if first is None else first.dtype.short, None if first is None else first.known_shape,
-        members[peer] if isinstance(peer, int) and 0 <= peer < len(members) else -1, node.attr("sr_tag", 0), place,
-        inner, own, tuple(n.op for n in free if str(n.attr(_STREAM) or "") != own), tuple(n.op for n in free),
-    )  # fmt: skip
+        node.op,
+        kind,
+        len(operands) if node.op == "HcomBroadcast" else times,
+        str(reduction) if reduction else "" if root is None else f"root {root}",
+        group,
+        members,
+        "" if first is None else first.dtype.short,
+        None if first is None else first.known_shape,
+        members[peer] if isinstance(peer, int) and 0 <= peer < len(members) else -1,
+        node.attr("sr_tag", 0),
+        place,
+        inner,
+        own,
+        tuple(n.op for n in free if str(n.attr(_STREAM) or "") != own),
+        tuple(n.op for n in free),
+    )
 
 
 class _Neighbours:
@@ -225,12 +237,19 @@ def _unequal(party: Sequence[tuple[int, Planned]]) -> list[Fault]:
             wrong |= bool(fixed)
         if wrong:
             more = " (one of them has compiled a size as a number)" if first.sizes and fixed else ""
-            return [Fault(
-                SIZES,
-                f"{each.line()}: {listed([first_rank])} brings {_form(first)}, {listed([rank])} {_form(each)}{more}",
-                tuple(sorted((first_rank, rank))), each.title(), listed(each.members), each.place.source,
-                each.place.module, "sizes",
-            )]  # fmt: skip
+            return [
+                Fault(
+                    SIZES,
+                    f"{each.line()}: {listed([first_rank])} brings {_form(first)}, "
+                    f"{listed([rank])} {_form(each)}{more}",
+                    tuple(sorted((first_rank, rank))),
+                    each.title(),
+                    listed(each.members),
+                    each.place.source,
+                    each.place.module,
+                    "sizes",
+                )
+            ]
     return []
 
 
@@ -306,5 +325,13 @@ def _with_group(each: Planned) -> str:
 
 
 def _fault(code: str, what: str, ranks: tuple[int, ...], head: Planned) -> Fault:
-    return Fault(code, what, tuple(sorted(ranks)), head.title(), listed(head.members), head.place.source,
-                 head.place.module, "order" if code == ORDER else "waits")  # fmt: skip
+    return Fault(
+        code,
+        what,
+        tuple(sorted(ranks)),
+        head.title(),
+        listed(head.members),
+        head.place.source,
+        head.place.module,
+        "order" if code == ORDER else "waits",
+    )

@@ -47,9 +47,15 @@ class Fault:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "code": self.code, "kind": self.kind, "what": self.what, "ranks": list(self.ranks),
-            "collective": self.collective, "group": self.group, "source": self.source, "module": self.module,
-        }  # fmt: skip
+            "code": self.code,
+            "kind": self.kind,
+            "what": self.what,
+            "ranks": list(self.ranks),
+            "collective": self.collective,
+            "group": self.group,
+            "source": self.source,
+            "module": self.module,
+        }
 
 
 class RanksError(EngineError):

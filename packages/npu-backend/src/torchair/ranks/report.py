@@ -32,16 +32,25 @@ def as_dict(report: RanksReport) -> dict[str, Any]:
         "parameters": {"bytes_of_all_ranks": report.held, "bytes_in_memory": report.kept},
         "worst": report.worst,
         "results": [
-            {"name": c.name, "relation": c.relation.kind, "detail": c.relation.detail, "ranks": list(c.relation.ranks),
-             "worst": c.relation.worst} for c in report.compared
+            {
+                "name": c.name,
+                "relation": c.relation.kind,
+                "detail": c.relation.detail,
+                "ranks": list(c.relation.ranks),
+                "worst": c.relation.worst,
+            }
+            for c in report.compared
         ],
         "faults": [f.as_dict() for f in report.faults],
         "programs": [
-            [{"rank": rank, **_row(each, sizes.get((rank, each.place.graph, each.place.position)), report.mesh)}
-             for graph in graphs for each in graph]
+            [
+                {"rank": rank, **_row(each, sizes.get((rank, each.place.graph, each.place.position)), report.mesh)}
+                for graph in graphs
+                for each in graph
+            ]
             for rank, graphs in enumerate(report.programs)
         ],
-    }  # fmt: skip
+    }
 
 
 def _bytes(log: Sequence[Record]) -> dict[tuple[int, int, int], tuple[int, int]]:
@@ -92,12 +101,22 @@ def lanes(report: RanksReport) -> list[tuple[list[int], list[dict[str, Any]]]]:
     for rank, graphs in enumerate(report.programs):
         rows = [
             _row(each, sizes.get((rank, each.place.graph, each.place.position)), report.mesh)
-            for graph in graphs for each in graph
-        ]  # fmt: skip
+            for graph in graphs
+            for each in graph
+        ]
         key = tuple(
-            (r["graph"], r["position"], r["collective"], r["group"] or tuple(r["members"]), r["sent"], r["received"],
-             r["source"], tuple(r["meanwhile"])) for r in rows
-        )  # fmt: skip
+            (
+                r["graph"],
+                r["position"],
+                r["collective"],
+                r["group"] or tuple(r["members"]),
+                r["sent"],
+                r["received"],
+                r["source"],
+                tuple(r["meanwhile"]),
+            )
+            for r in rows
+        )
         found.setdefault(key, ([], rows))[0].append(rank)
     return [*found.values()]
 
@@ -112,11 +131,16 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
         moved = "?" if r["sent"] is None else f"{r['sent']:,} / {r['received']:,}"
         during = _named(r["meanwhile"])
         could = _named(r["independent"]) if not during else ""
-        cells.append([
-            f"{r['graph']}.{r['position']}", r["collective"], group, moved,
-            escape.line(f"{r['source']}: {r['code']}" if r["source"] else r["module"]),
-            during or (f"nothing; could: {could}" if could else "nothing"),
-        ])  # fmt: skip
+        cells.append(
+            [
+                f"{r['graph']}.{r['position']}",
+                r["collective"],
+                group,
+                moved,
+                escape.line(f"{r['source']}: {r['code']}" if r["source"] else r["module"]),
+                during or (f"nothing; could: {could}" if could else "nothing"),
+            ]
+        )
     head = ("graph.number", "collective", "group", "bytes out / in", "your line", "computes meanwhile")
     return table(head, cells, title=listed(ranks))
 
@@ -145,15 +169,26 @@ def page_data(report: RanksReport) -> dict[str, Any]:
         each = planned.get((first, place.graph, place.position))
         for r in record.members:
             at[r] = column + 1
-        meetings.append({
-            "x": column, "k": escape.line(record.kind), "m": list(record.members),
-            "g": escape.line(group_name(record.members, report.mesh) or ", ".join(map(str, record.members))),
-            "s": list(record.sent), "r": list(record.received), "l": escape.line(place.source),
-            "c": escape.line(place.code), "w": escape.line(_named(each.meanwhile)) if each else "",
-            "i": escape.line(_named(each.independent)) if each else "",
-        })  # fmt: skip
+        meetings.append(
+            {
+                "x": column,
+                "k": escape.line(record.kind),
+                "m": list(record.members),
+                "g": escape.line(group_name(record.members, report.mesh) or ", ".join(map(str, record.members))),
+                "s": list(record.sent),
+                "r": list(record.received),
+                "l": escape.line(place.source),
+                "c": escape.line(place.code),
+                "w": escape.line(_named(each.meanwhile)) if each else "",
+                "i": escape.line(_named(each.independent)) if each else "",
+            }
+        )
     return {
-        "mesh": report.mesh, "ranks": report.ranks, "meetings": meetings,
-        "faults": [{"c": f.code, "w": escape.block(f.what), "s": escape.line(f.source), "r": list(f.ranks)}
-                   for f in report.faults],
-    }  # fmt: skip
+        "mesh": report.mesh,
+        "ranks": report.ranks,
+        "meetings": meetings,
+        "faults": [
+            {"c": f.code, "w": escape.block(f.what), "s": escape.line(f.source), "r": list(f.ranks)}
+            for f in report.faults
+        ],
+    }

@@ -240,9 +240,15 @@ def _plain(value: Any) -> torch.Tensor:
 
 
 def _rank(
-    build: Build, sizes: Mapping[str, int], weights: Weights, engine: RanksEngine, backward: bool,
-    compiler: Callable[..., Callable[..., Any]], shared: alike.Programs | None, rank: int,
-) -> Any:  # fmt: skip
+    build: Build,
+    sizes: Mapping[str, int],
+    weights: Weights,
+    engine: RanksEngine,
+    backward: bool,
+    compiler: Callable[..., Callable[..., Any]],
+    shared: alike.Programs | None,
+    rank: int,
+) -> Any:
     """What one rank does."""
     member = here()
     assert member is not None
@@ -294,6 +300,9 @@ def _unexplained(compared: Compared) -> Fault:
     """The fault where eager ranks do what the whole model does, or where no module shows the difference first."""
     r = compared.relation
     return Fault(
-        NUMBERS, f"{compared.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
-        "of its largest element, and no module shows it first", r.ranks, kind="differs",
-    )  # fmt: skip
+        NUMBERS,
+        f"{compared.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
+        "of its largest element, and no module shows it first",
+        r.ranks,
+        kind="differs",
+    )

@@ -61,8 +61,9 @@ class _Row:
 def _rows() -> Mapping[str, _Row]:
     content = pkgutil.get_data("torchair", "data/captured_tasks.tsv")
     if content is None:
-        raise EngineError("GE4001", "package data torchair/data/captured_tasks.tsv cannot be read",
-                          next="reinstall torchair")  # fmt: skip
+        raise EngineError(
+            "GE4001", "package data torchair/data/captured_tasks.tsv cannot be read", next="reinstall torchair"
+        )
     rows = [line.split("\t") for line in content.decode().splitlines()[1:]]
     return {name: _Row(int(tasks), int(pieces)) for name, tasks, pieces in rows}
 

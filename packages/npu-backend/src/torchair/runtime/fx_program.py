@@ -246,6 +246,8 @@ class _Located:
                 raise
             kind = type(error).__name__
             raise EngineError(
-                "GE4005", f"{op} failed: {kind}: {error}", where=place,
+                "GE4005",
+                f"{op} failed: {kind}: {error}",
+                where=place,
                 next="compare the arguments with the operator's documentation",
-            ) from error  # fmt: skip
+            ) from error

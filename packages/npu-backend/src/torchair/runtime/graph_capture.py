@@ -112,9 +112,13 @@ class NpuGraph:
     name = "torch.npu.NPUGraph"
 
     def __init__(
-        self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None,
+        self,
+        npu: Any,
+        pool: Any,
+        error_mode: str,
+        on_captured: Told | None = None,
         super_kernels: tuple[Any, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._npu, self._pool, self._error_mode, self._on_captured = npu, pool, error_mode, on_captured
         self._super_kernels = super_kernels
 
@@ -143,16 +147,18 @@ class NpuGraph:
         optimize = getattr(graph, "super_kernel_optimize", None)
         if optimize is None:
             raise EngineError(
-                "GE1056", "super_kernel_optimize: torch.npu.NPUGraph has no super_kernel_optimize",
+                "GE1056",
+                "super_kernel_optimize: torch.npu.NPUGraph has no super_kernel_optimize",
                 next="import a torch_npu of 2.13 or newer, or leave the option at its default",
-            )  # fmt: skip
+            )
         try:
             optimize(options, debug)
         except RuntimeError as error:
             raise EngineError(
-                "GE1056", f"super_kernel_optimize: {str(error)[:500]}",
+                "GE1056",
+                f"super_kernel_optimize: {str(error)[:500]}",
                 next="correct super_kernel_optimize_options and super_kernel_debug_options, or leave them out",
-            ) from error  # fmt: skip
+            ) from error
 
     def describe(self, program: Program, inputs: list[Any], folder: str | None) -> None:
         """Run eagerly, with torch_npu's dump of what is launched; random numbers stay as they were."""
@@ -160,9 +166,10 @@ class NpuGraph:
         start, stop = (getattr(extension, f"_aclop_{verb}_dump", None) for verb in ("start", "stop"))
         if start is None or stop is None:
             raise EngineError(
-                "GE1056", "static_kernel_compile: torch_npu has no dump of launched operators",
+                "GE1056",
+                "static_kernel_compile: torch_npu has no dump of launched operators",
                 next="import a torch_npu that has it, or leave the option at its default",
-            )  # fmt: skip
+            )
         process = os.getpid()
         outputs = Path(folder or ".").resolve() / "static_kernel_compile_outputs"
         made = outputs / f"ts{time.time_ns()}_pid{process}_outputs" / str(process)
@@ -177,8 +184,9 @@ class NpuGraph:
                 stop()
         logger.tell(
             "static_kernel_compile: operators are described in %s; a device takes their static kernels when CANN's "
-            "op_compiler has compiled them and its package is installed", outputs,
-        )  # fmt: skip
+            "op_compiler has compiled them and its package is installed",
+            outputs,
+        )
 
     def settle(self) -> None:
         """Wait for the device."""
@@ -188,9 +196,10 @@ class NpuGraph:
         missing = [n for n in NpuTasks.NEEDED if not hasattr(self._npu, n)]
         if missing:
             raise EngineError(
-                "GE1056", f"tasks of captured graphs cannot be replaced: torch.npu has no {', '.join(missing)}",
+                "GE1056",
+                f"tasks of captured graphs cannot be replaced: torch.npu has no {', '.join(missing)}",
                 next="import a torch_npu of 2.13 or newer, or pass lengths of attention that stay the same",
-            )  # fmt: skip
+            )
         return NpuTasks(self._npu)
 
 
@@ -206,9 +215,13 @@ class _NpuRecording:
 
 
 def find_capture(
-    device: str, *, pool: Any, error_mode: str, on_captured: Told | None = None,
+    device: str,
+    *,
+    pool: Any,
+    error_mode: str,
+    on_captured: Told | None = None,
     super_kernels: tuple[Any, Any] | None = None,
-) -> GraphCapture:  # fmt: skip
+) -> GraphCapture:
     """The capture of a device type.
 
     Args:
@@ -226,7 +239,8 @@ def find_capture(
     if module is None or missing:
         lacks = f"torch.{device} has no {', '.join(missing)}" if module is not None else f"there is no torch.{device}"
         raise EngineError(
-            "GE1056", f"mode reduce-overhead on device '{device}': {lacks}",
+            "GE1056",
+            f"mode reduce-overhead on device '{device}': {lacks}",
             next="import a torch_npu that captures graphs, or use mode max-autotune",
-        )  # fmt: skip
+        )
     return NpuGraph(module, pool, error_mode, on_captured, super_kernels)

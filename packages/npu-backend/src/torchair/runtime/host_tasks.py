@@ -163,8 +163,16 @@ class NpuTasks:
         npu: The module ``torch.npu``.
     """
 
-    NEEDED = ("ExternalEvent", "Stream", "current_stream", "stream", "graph_task_group_begin", "graph_task_group_end",
-              "graph_task_update_begin", "graph_task_update_end")  # fmt: skip
+    NEEDED = (
+        "ExternalEvent",
+        "Stream",
+        "current_stream",
+        "stream",
+        "graph_task_group_begin",
+        "graph_task_group_end",
+        "graph_task_update_begin",
+        "graph_task_update_end",
+    )
 
     def __init__(self, npu: Any) -> None:
         self._npu = npu

@@ -35,10 +35,11 @@ def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
     found = [f"{user_frame(node)[0] or 'no line known'}: {node.target}: {why}" for node, why in host_work(gm, device)]
     if found:
         raise EngineError(
-            "GE1058", "these need the host while the graph is captured:\n  " + "\n  ".join(found),
+            "GE1058",
+            "these need the host while the graph is captured:\n  " + "\n  ".join(found),
             next="change these lines, or set config.fallback = 'split' to capture what is before and after them, or "
             "options={'force_eager': True}, or use mode max-autotune",
-        )  # fmt: skip
+        )
 
 
 def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str]]:

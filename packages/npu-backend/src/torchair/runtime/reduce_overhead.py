@@ -323,8 +323,10 @@ class CapturedGraph:
             self._told = True
             logger.tell(
                 "%s: capture_limit = %d shapes are captured; from here on a new shape takes the place of the one that "
-                "was used least", self._title, limit,
-            )  # fmt: skip
+                "was used least",
+                self._title,
+                limit,
+            )
 
     def _new(self, mine: _Captures, args: Sequence[Any], numbers: Sequence[Any]) -> _Entry:
         buffers = {

@@ -47,10 +47,20 @@ def transform_bias_rescale_qkv(qkv: Tensor, qkv_bias: Tensor, num_heads: int) ->
 
 
 def native_multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor, qkv_bias: Tensor,
-    proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
-    average_attn_weights: bool = True, mask_type: int | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Self-attention, or attention to one sequence of keys and values, with its projections; and the weights."""
     parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     queries, keys, values = (
@@ -67,11 +77,27 @@ def native_multi_head_attention(
 
 
 def transformer_encoder_layer(
-    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
-    proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor,
-    norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
-) -> Tensor:  # fmt: skip
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
     """A layer of ``nn.TransformerEncoder``: attention, two linear layers, two additions, two normalisations."""
 
     def first_norm(x: Tensor) -> Tensor:
@@ -81,9 +107,12 @@ def transformer_encoder_layer(
         return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
     x = first_norm(src) if norm_first else src
-    x = src + native_multi_head_attention(
-        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
-    )[0]  # fmt: skip
+    x = (
+        src
+        + native_multi_head_attention(
+            x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+        )[0]
+    )
     x = x if norm_first else first_norm(x)
     inner = F.linear(second_norm(x) if norm_first else x, ffn_weight_1, ffn_bias_1)
     x = x + F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
@@ -150,11 +179,23 @@ def _steps(step: Callable[..., tuple[Tensor, ...]], lists: Sequence[Sequence[Ten
 
 def _adam(decoupled: bool) -> Callable[..., Any]:
     def fused(
-        self: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor],
-        max_exp_avg_sqs: list[Tensor], state_steps: list[Tensor], *, lr: Any, beta1: float, beta2: float,
-        weight_decay: float, eps: float, amsgrad: bool, maximize: bool, grad_scale: Tensor | None = None,
+        self: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        max_exp_avg_sqs: list[Tensor],
+        state_steps: list[Tensor],
+        *,
+        lr: Any,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
-    ) -> Lists:  # fmt: skip
+    ) -> Lists:
         def step(x: Tensor, g: Tensor, m: Tensor, v: Tensor, count: Tensor, *before: Tensor) -> tuple[Tensor, ...]:
             scaled = _gradient(g, grad_scale)
             g = -scaled if maximize else scaled
@@ -174,10 +215,20 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
 
 
 def sgd(
-    self: list[Tensor], grads: list[Tensor], momentum_buffer_list: list[Tensor], *, weight_decay: float,
-    momentum: float, lr: Any, dampening: float, nesterov: bool, maximize: bool, is_first_step: bool,
-    grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
-) -> Lists:  # fmt: skip
+    self: list[Tensor],
+    grads: list[Tensor],
+    momentum_buffer_list: list[Tensor],
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Any,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> Lists:
     """A step of SGD for each parameter."""
 
     def step(x: Tensor, g: Tensor, *buffer: Tensor) -> tuple[Tensor, ...]:
@@ -195,10 +246,19 @@ def sgd(
 
 
 def adagrad(
-    self: list[Tensor], grads: list[Tensor], state_sums: list[Tensor], state_steps: list[Tensor], *, lr: Any,
-    lr_decay: float, weight_decay: float, eps: float, maximize: bool, grad_scale: Tensor | None = None,
+    self: list[Tensor],
+    grads: list[Tensor],
+    state_sums: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: Any,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
-) -> Lists:  # fmt: skip
+) -> Lists:
     """A step of Adagrad for each parameter."""
 
     def step(x: Tensor, g: Tensor, total: Tensor, count: Tensor) -> tuple[Tensor, ...]:
@@ -226,9 +286,13 @@ def check_and_unscale(self: list[Tensor], found_inf: Tensor, inv_scale: Tensor) 
 
 
 def update_scale(
-    self: Tensor, growth_tracker: Tensor, found_inf: Tensor, scale_growth_factor: float, scale_backoff_factor: float,
+    self: Tensor,
+    growth_tracker: Tensor,
+    found_inf: Tensor,
+    scale_growth_factor: float,
+    scale_backoff_factor: float,
     growth_interval: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """The scale of a loss smaller after an overflow, larger after so many steps without one."""
     void = found_inf.reshape(()) != 0
     count = growth_tracker + 1

@@ -27,7 +27,7 @@ def _spread(value: Tensor, like: Tensor, axis: int | None) -> Tensor:
 
 def _learned(
     self: Tensor, scale: Tensor, shift: Tensor, axis: int | None, low: int, high: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Scale and shift with the axes of self, whole steps, and those cut off at the ends."""
     at, shift = (_spread(t.reshape(-1)[:1] if axis is None else t, self, axis) for t in (scale, shift))
     steps = torch.round(self * (1.0 / at)) + shift
@@ -43,9 +43,14 @@ def _learned_tensor(
 
 
 def _learned_channels(
-    self: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int,
+    self: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
     grad_factor: float = 1.0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     whole = zero_point.clamp(quant_min, quant_max).round()
     at, shift, _, cut = _learned(self, scale, whole, axis, quant_min, quant_max)
     return ((cut - shift) * at).to(self.dtype)
@@ -67,16 +72,27 @@ def _gradients(
 
 
 def _learned_tensor_backward(
-    grad: Tensor, self: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int,
+    grad: Tensor,
+    self: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
     grad_factor: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     return _gradients(grad, self, scale, zero_point, None, quant_min, quant_max, grad_factor)
 
 
 def _learned_channels_backward(
-    grad: Tensor, self: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int,
+    grad: Tensor,
+    self: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
     grad_factor: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     return _gradients(grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor)
 
 
@@ -112,10 +128,20 @@ def _parameters(least: Tensor, most: Tensor, low: int, high: int, symmetric: boo
 
 
 def _observed(
-    self: Tensor, observer_on: Tensor, fake_quant_on: Tensor, running_min: Tensor, running_max: Tensor, scale: Tensor,
-    zero_point: Tensor, averaging_const: float, quant_min: int, quant_max: int, ch_axis: int,
-    per_row_fake_quant: bool = False, symmetric_quant: bool = False,
-) -> Any:  # fmt: skip
+    self: Tensor,
+    observer_on: Tensor,
+    fake_quant_on: Tensor,
+    running_min: Tensor,
+    running_max: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> Any:
     """Result, mask, and the new values of running_min, running_max, scale and zero_point.
 
     NotImplemented for ranges that have no size yet, and for channels along another axis than the first.

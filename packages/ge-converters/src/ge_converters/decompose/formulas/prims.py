@@ -17,12 +17,23 @@ from ge_converters.base.torch_compat import primitive_names
 
 # prims name: ATen name, where they differ.
 _NAMES: Final = {
-    "bessel_i0": "i0", "bessel_i0e": "special_i0e", "bessel_i1": "special_i1", "bessel_i1e": "special_i1e",
-    "bessel_j0": "special_bessel_j0", "bessel_j1": "special_bessel_j1", "erf_inv": "erfinv",
-    "erfcx": "special_erfcx", "ndtri": "special_ndtri", "spherical_bessel_j0": "special_spherical_bessel_j0",
-    "zeta": "special_zeta", "rev": "flip", "shift_left": "bitwise_left_shift",
-    "shift_right_arithmetic": "bitwise_right_shift", "transpose": "permute", "fft_r2c": "_fft_r2c",
-}  # fmt: skip
+    "bessel_i0": "i0",
+    "bessel_i0e": "special_i0e",
+    "bessel_i1": "special_i1",
+    "bessel_i1e": "special_i1e",
+    "bessel_j0": "special_bessel_j0",
+    "bessel_j1": "special_bessel_j1",
+    "erf_inv": "erfinv",
+    "erfcx": "special_erfcx",
+    "ndtri": "special_ndtri",
+    "spherical_bessel_j0": "special_spherical_bessel_j0",
+    "zeta": "special_zeta",
+    "rev": "flip",
+    "shift_left": "bitwise_left_shift",
+    "shift_right_arithmetic": "bitwise_right_shift",
+    "transpose": "permute",
+    "fft_r2c": "_fft_r2c",
+}
 _REDUCTIONS: Final = ("amax", "amin", "prod", "sum")
 
 
@@ -135,10 +146,23 @@ def _reduction(name: str) -> Callable[..., Any]:
 
 
 _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
-    "div": div, "cbrt": cbrt, "broadcast_in_dim": broadcast_in_dim, "collapse": collapse, "collapse_view": collapse,
-    "split_dim": split_dim, "copy_strided": copy_strided, "squeeze": squeeze, "var": var, "svd": svd, "full": full,
-    "full_like": full_like, "empty": empty, "empty_permuted": empty_permuted, "empty_strided": empty_strided,
-    "normal": normal, "uniform": uniform,
+    "div": div,
+    "cbrt": cbrt,
+    "broadcast_in_dim": broadcast_in_dim,
+    "collapse": collapse,
+    "collapse_view": collapse,
+    "split_dim": split_dim,
+    "copy_strided": copy_strided,
+    "squeeze": squeeze,
+    "var": var,
+    "svd": svd,
+    "full": full,
+    "full_like": full_like,
+    "empty": empty,
+    "empty_permuted": empty_permuted,
+    "empty_strided": empty_strided,
+    "normal": normal,
+    "uniform": uniform,
     "clone": lambda self, *, memory_format=None: aten.clone(self),
     "cat": lambda tensors, dim: aten.cat(list(tensors), dim),
     "fill": lambda self, value: aten.full_like(self, value),
@@ -153,7 +177,7 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     ),
     "where": lambda pred, a, b: aten.where(pred, a, b),
     **{name: _reduction(name) for name in _REDUCTIONS},
-}  # fmt: skip
+}
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

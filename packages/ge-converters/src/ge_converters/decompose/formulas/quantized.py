@@ -44,9 +44,7 @@ def _between(x: Tensor, low: Any, high: Any) -> Tensor:
     return x.clamp(low, high)
 
 
-def _quantize(
-    input: Tensor, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: torch.dtype
-) -> Tensor:  # fmt: skip
+def _quantize(input: Tensor, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: torch.dtype) -> Tensor:
     shifted = torch.round(_widened(input) * _inverse(scale)) + _number(zero_point)
     return _between(shifted, quant_min, quant_max).to(dtype)
 
@@ -61,9 +59,15 @@ def _quantize_beside(
 
 
 def _dequantize(
-    input: Tensor, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: torch.dtype, *,
+    input: Tensor,
+    scale: Any,
+    zero_point: Any,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: torch.dtype,
+    *,
     out_dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return (input.to(out_dtype or _F32) - _number(zero_point)) * _number(scale)
 
 
@@ -76,9 +80,16 @@ def _quantize_channels(
 
 
 def _dequantize_channels(
-    input: Tensor, scales: Tensor, zero_points: Tensor | None, axis: int, quant_min: int, quant_max: int,
-    dtype: torch.dtype, *, out_dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     x = input if zero_points is None else input - _along(zero_points, input, axis)
     return (x * _along(scales, input, axis)).to(out_dtype or _F32)
 
@@ -90,9 +101,14 @@ def _quantize_rows(
 
 
 def _dequantize_rows(
-    input: Tensor, scales: Tensor, zero_points: Tensor, quant_min: int, quant_max: int, dtype: torch.dtype,
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
     output_dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return ((input - zero_points) * scales).to(output_dtype)
 
 
@@ -103,18 +119,29 @@ def _groups(x: Tensor, scales: Tensor, size: int) -> Tensor:
 
 
 def _quantize_groups(
-    input: Tensor, scales: Tensor, zero_points: Tensor, quant_min: int, quant_max: int, dtype: torch.dtype,
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
     group_size: int = 128,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     rows = _groups(input, scales, group_size)
     made = _quantize_rows(rows, scales.reshape(-1, 1), zero_points.reshape(-1, 1), quant_min, quant_max, dtype)
     return made.reshape(input.shape)
 
 
 def _dequantize_groups(
-    input: Tensor, scales: Tensor, zero_points: Tensor | None, quant_min: int, quant_max: int, dtype: torch.dtype,
-    group_size: int = 128, output_dtype: torch.dtype = _F32,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    group_size: int = 128,
+    output_dtype: torch.dtype = _F32,
+) -> Tensor:
     rows = _groups(input, scales, group_size)
     if zero_points is not None:
         rows = rows - zero_points.reshape(-1, 1)
@@ -221,9 +248,7 @@ def _faked(input: Tensor, steps: Tensor, scale: Any, shift: Any, low: int, high:
     return ((steps.clamp(low, high) - shift) * scale).to(input.dtype), (steps >= low) & (steps <= high)
 
 
-def _fake_tensor(
-    self: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _fake_tensor(self: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
     inverse = float(np.float32(1) / np.float32(scale))  # the kernel divides in float32
     steps = torch.round(self.to(_F32) * inverse) + zero_point
     return _faked(self, steps, scale, zero_point, quant_min, quant_max)

@@ -19,9 +19,17 @@ def _plane(height: Any, width: Any, batch: Any, channels: Any, like: Tensor) -> 
 
 
 def roi_pool_backward(
-    grad: Tensor, rois: Tensor, argmax: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any,
-    batch_size: Any, channels: Any, height: Any, width: Any,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    rois: Tensor,
+    argmax: Tensor,
+    spatial_scale: float,
+    pooled_height: Any,
+    pooled_width: Any,
+    batch_size: Any,
+    channels: Any,
+    height: Any,
+    width: Any,
+) -> Tensor:
     """Each gradient added where its maximum stood; -1 stands for a cell without elements.
 
     Shapes: grad and argmax [k, c, ph, pw], rois [k, 5] -> [batch_size, channels, height, width].
@@ -50,9 +58,18 @@ def ps_roi_align(
 
 
 def ps_roi_align_backward(
-    grad: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any,
-    sampling_ratio: int, batch_size: Any, channels: Any, height: Any, width: Any,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: Any,
+    pooled_width: Any,
+    sampling_ratio: int,
+    batch_size: Any,
+    channels: Any,
+    height: Any,
+    width: Any,
+) -> Tensor:
     """The gradient of ROIAlign for a gradient that is zero in the cells of other channels."""
     bins = (pooled_height, pooled_width)
     rows = torch.arange(pooled_height, device=grad.device)
@@ -82,9 +99,17 @@ def _inside(start: Tensor, end: Tensor, bins: Any, size: Any) -> tuple[Tensor, T
 
 
 def ps_roi_pool_backward(
-    grad: Tensor, rois: Tensor, channel_mapping: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any,
-    batch_size: Any, channels: Any, height: Any, width: Any,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    rois: Tensor,
+    channel_mapping: Tensor,
+    spatial_scale: float,
+    pooled_height: Any,
+    pooled_width: Any,
+    batch_size: Any,
+    channels: Any,
+    height: Any,
+    width: Any,
+) -> Tensor:
     """The gradient of each cell, spread evenly over its elements."""
     x1, y1, x2, y2 = _rounded(rois[:, 1:] * spatial_scale).unbind(1)
     rows, high = _inside(y1, y2, pooled_height, height)
@@ -136,10 +161,22 @@ class _Samples:
 
 
 def deform_conv2d_backward(
-    grad: Tensor, input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, stride_h: Any,
-    stride_w: Any, pad_h: Any, pad_w: Any, dilation_h: Any, dilation_w: Any, groups: Any, offset_groups: Any,
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    stride_h: Any,
+    stride_w: Any,
+    pad_h: Any,
+    pad_w: Any,
+    dilation_h: Any,
+    dilation_w: Any,
+    groups: Any,
+    offset_groups: Any,
     use_mask: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of input, weight, offset, mask and bias.
 
     Shapes: as ``torchvision.ops.deform_conv2d`` has them, grad [n, o, oh, ow].

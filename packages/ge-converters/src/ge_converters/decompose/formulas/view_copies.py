@@ -12,9 +12,14 @@ from torch.utils import _pytree as pytree
 from ge_converters.base.torch_compat import view_copies
 
 _CONVERTED: Final = (
-    "aten.alias_copy.default", "aten.as_strided_copy.default", "aten.detach_copy.default",
-    "aten.lift_fresh_copy.default", "aten.permute_copy.default", "aten.unbind_copy.int", "aten.view_copy.default",
-)  # fmt: skip
+    "aten.alias_copy.default",
+    "aten.as_strided_copy.default",
+    "aten.detach_copy.default",
+    "aten.lift_fresh_copy.default",
+    "aten.permute_copy.default",
+    "aten.unbind_copy.int",
+    "aten.view_copy.default",
+)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -90,9 +90,15 @@ def npu_gelu_mul(input: Tensor, *, approximate: str = "none", meta_outputs: Tens
 
 @npu_op("npu_group_norm_swish.default", "GroupNormSilu, GroupNormV2")
 def npu_group_norm_swish(
-    input: Tensor, num_groups: int, weight: Tensor, bias: Tensor, eps: float | None = 1e-5,
-    swish_scale: float | None = 1.0, *, meta_outputs: Any,
-) -> Any:  # fmt: skip
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float | None = 1e-5,
+    swish_scale: float | None = 1.0,
+    *,
+    meta_outputs: Any,
+) -> Any:
     """``y * sigmoid(swish_scale * y)`` of the group norm y; mean and 1 / deviation of each group.
 
     Shapes: input [n, c, ..] -> the same, [n, groups] twice.
@@ -198,10 +204,17 @@ def npu_softmax_cross_entropy_with_logits_backward(
 
 @npu_op("npu_cross_entropy_loss.default", "LogSoftmaxV2, NLLLoss")
 def npu_cross_entropy_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean", ignore_index: int = -100,
-    label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0, return_zloss: bool = False,
-    *, meta_outputs: Any,
-) -> Any:  # fmt: skip
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+    *,
+    meta_outputs: Any,
+) -> Any:
     """The first two results; the documentation calls the others not enabled.
 
     Shapes: input [n, c], target [n] -> [1], or [n] without reduction; [n, c].

@@ -20,9 +20,15 @@ _FFN: Final = "npu.npu_ffn.default"
 
 @npu_op("npu_quantize.default", "Quantize, AscendQuantV2")
 def npu_quantize(
-    input: Tensor, scales: Tensor, zero_points: Tensor | None, dtype: Any, axis: int = 1, div_mode: bool = True,
-    *, meta_outputs: TensorSpec,
-) -> Any:  # fmt: skip
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None,
+    dtype: Any,
+    axis: int = 1,
+    div_mode: bool = True,
+    *,
+    meta_outputs: TensorSpec,
+) -> Any:
     """``input / scales + zero_points``, or ``input * scales + zero_points`` without ``div_mode``, rounded to even.
 
     Shapes: scales and zero_points [n] along ``axis``, or of one element -> as input.
@@ -38,9 +44,13 @@ def npu_quantize(
     if wanted != _D.DT_INT8:
         raise Refusal(f"argument 'dtype' gives {wanted.name}; without div_mode GE operator AscendQuantV2 gives int8")
     operands = {
-        "x": input, "scale": scales, "offset": zero_points, "round_mode": "round", "dst_type": wanted,
+        "x": input,
+        "scale": scales,
+        "offset": zero_points,
+        "round_mode": "round",
+        "dst_type": wanted,
         "axis": -2 if axis == -2 else -1,
-    }  # fmt: skip
+    }
     return as_declared(emit("AscendQuantV2", operands), meta_outputs)
 
 
@@ -103,9 +113,11 @@ def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
         "antiquant_offset1 antiquant_offset2 activation"
     )
     refuse_others(
-        _FFN, values,
-        {*ports.split(), "expert_tokens", "expert_tokens_index", "inner_precise", "output_dtype"}, "FFN",
-    )  # fmt: skip
+        _FFN,
+        values,
+        {*ports.split(), "expert_tokens", "expert_tokens_index", "inner_precise", "output_dtype"},
+        "FFN",
+    )
     counts, ends = values.get("expert_tokens"), values.get("expert_tokens_index")
     if counts is not None and ends is not None:
         raise Refusal("expert_tokens and expert_tokens_index are both given; pass one of them")
@@ -155,9 +167,14 @@ def npu_moe_token_permute(
 
 @npu_op("npu_moe_token_permute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_permute_grad(
-    tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False,
-    *, meta_outputs: TensorSpec,
-) -> Any:  # fmt: skip
+    tokens: Tensor,
+    grad_permuted_tokens: Tensor,
+    indices: Tensor,
+    sorted_indices: Tensor,
+    padded_mode: bool = False,
+    *,
+    meta_outputs: TensorSpec,
+) -> Any:
     """Shapes: as tokens.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  GatherV2, Reshape, ReduceSum.
@@ -172,9 +189,14 @@ def npu_moe_token_permute_grad(
 
 @npu_op("npu_moe_token_unpermute.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute(
-    permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, padded_mode: bool = False,
-    restore_shape: Any = None, *, meta_outputs: TensorSpec,
-) -> Any:  # fmt: skip
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Any = None,
+    *,
+    meta_outputs: TensorSpec,
+) -> Any:
     """The way back from npu_moe_token_permute: the copies of a token, weighted by ``probs`` and added.
 
     Shapes: permuted_tokens [t k, h], sorted_indices [t k], probs [t, k] -> [t, h].
@@ -193,9 +215,15 @@ def npu_moe_token_unpermute(
 
 @npu_op("npu_moe_token_unpermute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute_grad(
-    permuted_tokens: Tensor, grad_unpermuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
-    padded_mode: bool = False, restore_shape: Any = None, *, meta_outputs: Any,
-) -> Any:  # fmt: skip
+    permuted_tokens: Tensor,
+    grad_unpermuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Any = None,
+    *,
+    meta_outputs: Any,
+) -> Any:
     """Shapes: gradients of permuted_tokens and of probs, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  Mul, Reshape, GatherV2, ReduceSum; the order is inverted by Sort.

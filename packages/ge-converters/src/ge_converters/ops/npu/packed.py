@@ -54,9 +54,15 @@ def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keyword
 
 @npu_op("npu_kronecker_quant.default", "FlatQuant")
 def npu_kronecker_quant(
-    x: Tensor, kronecker_p1: Tensor, kronecker_p2: Tensor, clip_ratio: float | None = None,
-    dst_dtype: int | None = None, dst_type_max: float | None = None, *, meta_outputs: Any,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    kronecker_p1: Tensor,
+    kronecker_p2: Tensor,
+    clip_ratio: float | None = None,
+    dst_dtype: int | None = None,
+    dst_type_max: float | None = None,
+    *,
+    meta_outputs: Any,
+) -> Any:
     """``p1 @ x @ p2``, each slice in int4 by its own scale, eight in an int32.
 
     Shapes: x [k, m, n], p1 [m, m], p2 [n, n] -> [k, m, n / 8], [k].
@@ -72,10 +78,17 @@ def npu_kronecker_quant(
 
 @npu_op("npu_mrope.default", "RopeWithSinCosCache")
 def npu_mrope(
-    positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, head_size: int,
-    *, mrope_section: Any = None, rotary_mode: str | None = "half", cache_mode: str | None = "default",
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    *,
+    mrope_section: Any = None,
+    rotary_mode: str | None = "half",
+    cache_mode: str | None = "default",
     meta_outputs: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Shapes: positions [t] or [sections, t], query and key [t, heads head_size] with known width.
     Dtypes: float32, float16, bfloat16.
     Emits:  RopeWithSinCosCache.
@@ -92,10 +105,16 @@ def npu_mrope(
             raise Refusal(f"the last size of '{name}' is symbolic and GE wants a number of heads; mark it static")
         heads.append(width // head_size)
     operands = {
-        "positions": positions, "queryIn": query, "keyIn": key, "cosSinCache": cos_sin_cache, "numQHeads": heads[0],
-        "numKHeads": heads[1], "headSize": head_size, "mropeSection": mrope_section,
+        "positions": positions,
+        "queryIn": query,
+        "keyIn": key,
+        "cosSinCache": cos_sin_cache,
+        "numQHeads": heads[0],
+        "numKHeads": heads[1],
+        "headSize": head_size,
+        "mropeSection": mrope_section,
         "isNeoxStyle": rotary_mode == "half",
-    }  # fmt: skip
+    }
     return as_declared(emit("RopeWithSinCosCache", operands), meta_outputs)
 
 

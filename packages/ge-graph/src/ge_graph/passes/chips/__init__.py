@@ -120,8 +120,10 @@ class FitChip(Pass):
         if state == "unknown" and self.oracle.soc in self.oracle.facts.complete:
             return "none", "aicpu", "unknown"
         return {
-            "none": ("none",), "aicpu": ("none", "aicpu"), "open": ("none", "aicpu", "unknown", "open"),
-        }.get(state, ())  # fmt: skip
+            "none": ("none",),
+            "aicpu": ("none", "aicpu"),
+            "open": ("none", "aicpu", "unknown", "open"),
+        }.get(state, ())
 
     def _replacement(self, rewriter: Rewriter, node: Node) -> tuple[FormContext, Choice] | None:
         """The nodes that take the place of one; None if it stays."""

@@ -131,9 +131,28 @@ def running(node: Node) -> Bounds | None:
 
 _KNOWN: Final[dict[str, _Finder]] = {
     **dict.fromkeys(
-        ("Cast", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "BroadcastTo", "StridedSliceV2", "Slice", "GatherV2",
-         "GatherElements", "IndexByTensor", "Identity", "TensorMove", "Tile", "Sort", "TopKV2", "ReduceMax",
-         "ReduceMin"), _same),
+        (
+            "Cast",
+            "Reshape",
+            "Transpose",
+            "Unsqueeze",
+            "Squeeze",
+            "BroadcastTo",
+            "StridedSliceV2",
+            "Slice",
+            "GatherV2",
+            "GatherElements",
+            "IndexByTensor",
+            "Identity",
+            "TensorMove",
+            "Tile",
+            "Sort",
+            "TopKV2",
+            "ReduceMax",
+            "ReduceMin",
+        ),
+        _same,
+    ),
     "ConcatV2": _union(0),
     "Pack": _union(0),
     "SelectV2": _union(1, 2),
@@ -146,7 +165,7 @@ _KNOWN: Final[dict[str, _Finder]] = {
     "ClipByValueV2": _clipped,
     "Range": _range,
     "Cumsum": lambda node, of: running(node),
-}  # fmt: skip
+}
 # Operators whose second output holds places along an axis of the first input, and the attribute that names the axis,
 # the last one by default. A row that is finished chooses the expert after the last.
 _PLACES: Final = {"Sort": "axis", "TopKV2": "dim", "MoeGatingTopKSoftmax": "", "MoeGatingTopKSoftmaxV2": ""}

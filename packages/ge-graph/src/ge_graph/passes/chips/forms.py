@@ -100,9 +100,12 @@ def volume_places(ctx: FormContext, node: Node) -> list[Tensor] | None:
         return None
     y, places = node.outputs
     made = ctx.add(
-        node.op, node.inputs, node.attrs | {"dtype": kinds.Int(int(_D.DT_INT32))}, (y.dtype, y.known_shape),
+        node.op,
+        node.inputs,
+        node.attrs | {"dtype": kinds.Int(int(_D.DT_INT32))},
+        (y.dtype, y.known_shape),
         (_D.DT_INT32, places.known_shape),
-    )  # fmt: skip
+    )
     made[0].format, made[1].format = y.format, places.format
     return [made[0], ctx.cast(made[1], places.dtype) if ctx.reads(places) else made[1]]
 
@@ -205,11 +208,14 @@ def _volume_attrs(node: Node) -> dict[str, Any] | None:
     if not plain or not counted or node.attr("global_pooling", False) or len(ksize) != 4 or len(pads) != 4:
         return None
     return {
-        "ksize": kinds.ListInt([1, *ksize[2:]]), "strides": kinds.ListInt([1, *strides[2:]]),
-        "pads": kinds.ListInt([0, 0, *pads]), "ceil_mode": kinds.Bool(False),
+        "ksize": kinds.ListInt([1, *ksize[2:]]),
+        "strides": kinds.ListInt([1, *strides[2:]]),
+        "pads": kinds.ListInt([0, 0, *pads]),
+        "ceil_mode": kinds.Bool(False),
         "count_include_pad": kinds.Bool(not node.attr("exclusive", True)),
-        "divisor_override": kinds.Int(node.attr("divisor_override", 0)), "data_format": kinds.Str("NCDHW"),
-    }  # fmt: skip
+        "divisor_override": kinds.Int(node.attr("divisor_override", 0)),
+        "data_format": kinds.Str("NCDHW"),
+    }
 
 
 def planes_as_volumes(ctx: FormContext, node: Node) -> list[Tensor] | None:
@@ -305,9 +311,10 @@ def padded_halves(ctx: FormContext, node: Node) -> list[Tensor] | None:
         return None
     halves = ctx.one("Bitcast", (x,), {"type": kinds.Type(_D.DT_INT32)}, _D.DT_INT32, (*x.known_shape, 2))
     inputs = (
-        halves, ctx.constant(np.append(pads.reshape(-1), (0, 0)).astype(pads.dtype), node.inputs[1].dtype),  # type: ignore[union-attr]  # a constant is a tensor
+        halves,
+        ctx.constant(np.append(pads.reshape(-1), (0, 0)).astype(pads.dtype), node.inputs[1].dtype),  # type: ignore[union-attr]  # a constant is a tensor
         ctx.constant(number, _D.DT_INT32),
-    )  # fmt: skip
+    )
     made = ctx.one("PadV3", inputs, dict(node.attrs), _D.DT_INT32, (*y.known_shape, 2))
     return [ctx.one("Bitcast", (made,), {"type": kinds.Type(_D.DT_INT64)}, _D.DT_INT64, y.known_shape)]
 

@@ -56,10 +56,16 @@ def written_out(rewriter: Rewriter, node: Node) -> bool:
     shape = query.known_shape
     assert shape is not None
     attrs = {
-        "scale_value": kinds.Float(scale), "keep_prob": kinds.Float(1.0), "pre_tockens": kinds.Int(_FAR),
-        "next_tockens": kinds.Int(_FAR), "head_num": kinds.Int(shape[1]), "input_layout": kinds.Str("BNSD"),
-        "inner_precise": kinds.Int(0), "sparse_mode": kinds.Int(0), "pse_type": kinds.Int(0),
-    }  # fmt: skip
+        "scale_value": kinds.Float(scale),
+        "keep_prob": kinds.Float(1.0),
+        "pre_tockens": kinds.Int(_FAR),
+        "next_tockens": kinds.Int(_FAR),
+        "head_num": kinds.Int(shape[1]),
+        "input_layout": kinds.Str("BNSD"),
+        "inner_precise": kinds.Int(0),
+        "sparse_mode": kinds.Int(0),
+        "pse_type": kinds.Int(0),
+    }
     statistics = (*shape[:3], _REPEATS)
     outputs = [(_F32, statistics), (_F32, statistics), (out.dtype, (0,)), (out.dtype, out.known_shape)]
     inputs = (query, key, value, bias, *[None] * 8)
@@ -304,8 +310,14 @@ def _swaps(node: Node) -> bool:
 # -- without gradients -----------------------------------------------------------------------------------------------
 
 # Attributes of FlashAttentionScore, and their names there.
-_RENAMED = {"scale_value": "scale", "head_num": "num_heads", "pre_tockens": "pre_tokens", "next_tockens": "next_tokens",
-            "input_layout": "input_layout", "inner_precise": "inner_precise"}  # fmt: skip
+_RENAMED = {
+    "scale_value": "scale",
+    "head_num": "num_heads",
+    "pre_tockens": "pre_tokens",
+    "next_tockens": "next_tokens",
+    "input_layout": "input_layout",
+    "inner_precise": "inner_precise",
+}
 _MASK = 6
 
 

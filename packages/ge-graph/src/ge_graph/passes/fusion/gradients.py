@@ -111,9 +111,14 @@ def _fits(x: Tensor, root: Tensor, grad: Tensor, result: Tensor) -> bool:
 
 
 def _become_gradient(
-    rewriter: Rewriter, node: Node, x: Tensor, root: Tensor, grad: Tensor, products: tuple[Node, Node],
+    rewriter: Rewriter,
+    node: Node,
+    x: Tensor,
+    root: Tensor,
+    grad: Tensor,
+    products: tuple[Node, Node],
     more: Tensor | None,
-) -> None:  # fmt: skip
+) -> None:
     result, shape = node.outputs[0], x.known_shape
     assert shape is not None  # _fits
     last = node
@@ -131,9 +136,7 @@ def _become_gradient(
         gamma = rewriter.constant(np.ones(_width(shape), np.float32), kind)
     if narrow is not None:
         last, x, dy = narrow
-    made, weights = rewriter.before(
-        node, "RmsNormGrad", (dy, x, root, gamma), {}, [(kind, shape), (_F32, shape[-1:])]
-    )  # fmt: skip
+    made, weights = rewriter.before(node, "RmsNormGrad", (dy, x, root, gamma), {}, [(kind, shape), (_F32, shape[-1:])])
     if more is not None:
         (made,) = rewriter.before(node, "Add", (more, made), {}, [(_F32, shape)])
     if narrow is None:

@@ -165,8 +165,9 @@ def _split(rewriter: Rewriter, upper: Tensor, lower: Tensor, width: int) -> Tens
 def _slice(rewriter: Rewriter, part: Any, begin: int, end: int, width: int) -> Tensor | None:
     """What the part from ``begin`` to ``end`` of the last axis was taken from."""
     node = rewriter.inner(part, "StridedSliceV2")
-    if node is None or any(node.attr(m, 0) for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask",
-                                                     "shrink_axis_mask")):  # fmt: skip
+    if node is None or any(
+        node.attr(m, 0) for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    ):
         return None
     source = node.inputs[0]
     begins, ends, axes, steps = (array(i) for i in node.inputs[1:5])

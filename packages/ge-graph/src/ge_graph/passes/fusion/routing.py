@@ -86,7 +86,7 @@ def _replace(
     if index.dtype is not _I32:
         (expert,) = rewriter.before(
             top, "Cast", (expert,), {"dst_type": kinds.Int(int(index.dtype))}, [(index.dtype, shape)]
-        )  # fmt: skip
+        )
     rewriter.replace(index, expert)
     last_node = shares.node
     rewriter.replace(shares, y)

@@ -84,26 +84,34 @@ _FORMULAS: Final[dict[str, Callable[..., Tensor]]] = {
     # gradient, forward output
     "EluGrad": lambda g, y: torch.where(y < 0, g * (y + 1), g),
     "SeluGrad": lambda g, y: torch.where(y < 0, g * (y + _SELU_SCALE_ALPHA), g * _SELU_SCALE),
-}  # fmt: skip
+}
 rows({op: rounded(formula) for op, formula in _FORMULAS.items()}, source=f"{_HEADER}; {_OPS_NN}")
 
 # The gradient where the activation passes it on, and what ATen has.
-rows({
-    "ReluGradV2": lambda gradients, mask: _gated(gradients, mask != 0),  # one byte an element
-    "ThresholdGradV2D": lambda gradients, features, *, threshold: _gated(gradients, features > threshold),
-    # the forward input comes first; its NaN lets the gradient through, here and in the next two
-    "HardtanhGrad": lambda result, grad, *, min_val=-1.0, max_val=1.0: (
-        _gated(grad, ~((result <= min_val) | (result >= max_val)))),
-    "HardShrinkGrad": lambda gradients, features, *, lambd=0.5: (
-        _gated(gradients, ~((features >= -lambd) & (features <= lambd)))),
-    "SoftShrinkGrad": lambda input_grad, input_x, *, lambd=0.5: (
-        _gated(input_grad, ~((input_x >= -lambd) & (input_x <= lambd)))),
-    "GeluGrad": lambda dy, x, y: _ATEN.gelu_backward.default(dy, x, approximate="tanh"),
-    "GeluGradV2": lambda dy, x, *, approximate="none": _ATEN.gelu_backward.default(dy, x, approximate=approximate),
-}, source=_OPS_NN)  # fmt: skip
+rows(
+    {
+        "ReluGradV2": lambda gradients, mask: _gated(gradients, mask != 0),  # one byte an element
+        "ThresholdGradV2D": lambda gradients, features, *, threshold: _gated(gradients, features > threshold),
+        # the forward input comes first; its NaN lets the gradient through, here and in the next two
+        "HardtanhGrad": lambda result, grad, *, min_val=-1.0, max_val=1.0: _gated(
+            grad, ~((result <= min_val) | (result >= max_val))
+        ),
+        "HardShrinkGrad": lambda gradients, features, *, lambd=0.5: _gated(
+            gradients, ~((features >= -lambd) & (features <= lambd))
+        ),
+        "SoftShrinkGrad": lambda input_grad, input_x, *, lambd=0.5: _gated(
+            input_grad, ~((input_x >= -lambd) & (input_x <= lambd))
+        ),
+        "GeluGrad": lambda dy, x, y: _ATEN.gelu_backward.default(dy, x, approximate="tanh"),
+        "GeluGradV2": lambda dy, x, *, approximate="none": _ATEN.gelu_backward.default(dy, x, approximate=approximate),
+    },
+    source=_OPS_NN,
+)
 # The documentation puts both borders into the middle piece; here they belong to the outer ones as in PyTorch.
-rows({"HardSwishGrad": lambda grad, x: _ATEN.hardswish_backward.default(grad, x)},
-     source="torch.nn.functional.hardswish: its border values, where the documentation differs")  # fmt: skip
+rows(
+    {"HardSwishGrad": lambda grad, x: _ATEN.hardswish_backward.default(grad, x)},
+    source="torch.nn.functional.hardswish: its border values, where the documentation differs",
+)
 
 
 @kernel("ReluGrad", source=_HEADER)
@@ -186,5 +194,8 @@ def _extremum_grad(takes: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., t
     return run
 
 
-rows({"MaximumGrad": _extremum_grad(torch.ge), "MinimumGrad": _extremum_grad(torch.le)},
-     ignores=("grad_x", "grad_y"), source=_HEADER)  # fmt: skip
+rows(
+    {"MaximumGrad": _extremum_grad(torch.ge), "MinimumGrad": _extremum_grad(torch.le)},
+    ignores=("grad_x", "grad_y"),
+    source=_HEADER,
+)

@@ -15,9 +15,11 @@ from ge_runtime.errors import refused
 
 
 @kernel(
-    "StridedSliceAssignV2", host=("begin", "end", "strides", "axes"), updates=("var",),
+    "StridedSliceAssignV2",
+    host=("begin", "end", "strides", "axes"),
+    updates=("var",),
     source="the slice that StridedSliceV2 reads is written; axes absent: the first dims in order",
-)  # fmt: skip
+)
 def strided_slice_assign_v2(
     var: Tensor, input_value: Tensor, begin: Any, end: Any, strides: Any, axes: Any = None
 ) -> Tensor:
@@ -50,10 +52,13 @@ def _scatter_extreme(x: Tensor, indices: Tensor, updates: Tensor, reduction: str
     return rows.scatter_reduce_(0, place, values, reduction, include_self=True).reshape(x.shape)
 
 
-rows({
-    "TensorScatterMax": lambda input, indices, updates: _scatter_extreme(input, indices, updates, "amax"),
-    "TensorScatterMin": lambda input, indices, updates: _scatter_extreme(input, indices, updates, "amin"),
-}, source="as ScatterNdMax and ScatterNdMin, into a copy")  # fmt: skip
+rows(
+    {
+        "TensorScatterMax": lambda input, indices, updates: _scatter_extreme(input, indices, updates, "amax"),
+        "TensorScatterMin": lambda input, indices, updates: _scatter_extreme(input, indices, updates, "amin"),
+    },
+    source="as ScatterNdMax and ScatterNdMin, into a copy",
+)
 
 
 def _band(k: Any, align: str | bytes) -> tuple[int, int, Callable[[int], bool]]:

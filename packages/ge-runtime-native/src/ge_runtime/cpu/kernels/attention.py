@@ -33,9 +33,11 @@ _LAYOUTS: Final[dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tenso
     "BSH": (lambda x, n: x.unflatten(2, (n, -1)).transpose(1, 2), lambda y: y.transpose(1, 2).flatten(2)),
     "SBH": (lambda x, n: x.unflatten(2, (n, -1)).permute(1, 2, 0, 3), lambda y: y.permute(2, 0, 1, 3).flatten(2)),
     "NSD": (lambda x, n: x.unsqueeze(0), lambda y: y.squeeze(0)),
-    "SH": (lambda x, n: x.unflatten(1, (n, -1)).transpose(0, 1).unsqueeze(0),
-           lambda y: y.squeeze(0).transpose(0, 1).flatten(1)),
-}  # fmt: skip
+    "SH": (
+        lambda x, n: x.unflatten(1, (n, -1)).transpose(0, 1).unsqueeze(0),
+        lambda y: y.squeeze(0).transpose(0, 1).flatten(1),
+    ),
+}
 
 
 def split_heads(x: Tensor, layout: str, heads: int) -> Tensor:
@@ -224,12 +226,28 @@ _HOST: Final = ("prefix", "actual_seq_qlen", "actual_seq_kvlen")
 
 @kernel("FlashAttentionScore", host=_HOST, ignores=("is_flash", "inner_precise"), source=_SOURCE)
 def flash_attention_score(
-    query: Tensor, key: Tensor, value: Tensor, real_shift: Tensor | None = None, drop_mask: Tensor | None = None,
-    padding_mask: Tensor | None = None, atten_mask: Tensor | None = None, prefix: Any = None,
-    actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None, q_start_idx: Any = None, kv_start_idx: Any = None, *,
-    scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = _FAR, next_tockens: int = _FAR, head_num: int,
-    input_layout: str, sparse_mode: int = 0, pse_type: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    real_shift: Tensor | None = None,
+    drop_mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    prefix: Any = None,
+    actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None,
+    q_start_idx: Any = None,
+    kv_start_idx: Any = None,
+    *,
+    scale_value: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = _FAR,
+    next_tockens: int = _FAR,
+    head_num: int,
+    input_layout: str,
+    sparse_mode: int = 0,
+    pse_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention with its row statistics for the gradient.
 
     Shapes: attention_out as the query with the width of the value; softmax_max and softmax_sum (B, N, Sq, 8), or
@@ -289,14 +307,33 @@ def _plan_score(ctx: PlanContext) -> Call | None:
 
 @kernel("FlashAttentionScoreGrad", host=_HOST, ignores=("inner_precise",), source=_SOURCE)
 def flash_attention_score_grad(
-    query: Tensor, key: Tensor, value: Tensor, dy: Tensor, pse_shift: Tensor | None = None,
-    drop_mask: Tensor | None = None, padding_mask: Tensor | None = None, atten_mask: Tensor | None = None,
-    softmax_max: Tensor | None = None, softmax_sum: Tensor | None = None, softmax_in: Tensor | None = None,
-    attention_in: Tensor | None = None, prefix: Any = None, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None,
-    q_start_idx: Any = None, kv_start_idx: Any = None, *, scale_value: float = 1.0, keep_prob: float = 1.0,
-    pre_tockens: int = 65536, next_tockens: int = 65536, head_num: int, input_layout: str, sparse_mode: int = 0,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dy: Tensor,
+    pse_shift: Tensor | None = None,
+    drop_mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    softmax_max: Tensor | None = None,
+    softmax_sum: Tensor | None = None,
+    softmax_in: Tensor | None = None,
+    attention_in: Tensor | None = None,
+    prefix: Any = None,
+    actual_seq_qlen: Any = None,
+    actual_seq_kvlen: Any = None,
+    q_start_idx: Any = None,
+    kv_start_idx: Any = None,
+    *,
+    scale_value: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 65536,
+    next_tockens: int = 65536,
+    head_num: int,
+    input_layout: str,
+    sparse_mode: int = 0,
     pse_type: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dq, dk, dv, dpse); probabilities are rebuilt from the scores and the saved row statistics."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
         raise refused("FlashAttentionScoreGrad", "softmax_max, softmax_sum, attention_in are needed", "feed all three")
@@ -403,10 +440,16 @@ def attention_update(
 
 @kernel("RingAttentionUpdate", source="ops-transformer: attention/ring_attention_update, documentation")
 def ring_attention_update(
-    prev_attn_out: Tensor, prev_softmax_max: Tensor, prev_softmax_sum: Tensor, cur_attn_out: Tensor,
-    cur_softmax_max: Tensor, cur_softmax_sum: Tensor, actual_seq_qlen: Tensor | None = None, *,
+    prev_attn_out: Tensor,
+    prev_softmax_max: Tensor,
+    prev_softmax_sum: Tensor,
+    cur_attn_out: Tensor,
+    cur_softmax_max: Tensor,
+    cur_softmax_sum: Tensor,
+    actual_seq_qlen: Tensor | None = None,
+    *,
     input_layout: str = "SBH",
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """Merge two partial results of layout SBH (S, B, H) by their maxima and sums (B, N, S, 8)."""
     if input_layout != "SBH":
         raise refused("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")

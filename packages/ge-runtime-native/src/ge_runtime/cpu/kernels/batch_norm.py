@@ -72,9 +72,17 @@ def _channel_second(x: Tensor, channel: int) -> Tensor:
     "BatchNormV3", updates=("running_mean", "running_var"), source="ops-nn: norm/batch_norm_v3, documentation, kernel"
 )
 def batch_norm_v3(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, *, epsilon: float = 1e-5,
-    momentum: float = 0.1, is_training: bool = True, channel: int = 1,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    is_training: bool = True,
+    channel: int = 1,
+) -> tuple[Tensor, ...]:
     """(y, running_mean, running_var, save_mean, save_rstd).
 
     In training the running variance takes the unbiased one (factor 1 for a single element); out of training the running
@@ -110,9 +118,18 @@ def _single_element(data: Tensor, bias: Tensor | None, epsilon: float) -> tuple[
 
 @kernel("BatchNormGradV3", source="ops-nn: norm/batch_norm_grad_v3, documentation and kernel")
 def batch_norm_grad_v3(
-    dy: Tensor, x: Tensor, weight: Tensor, running_mean: Tensor, running_var: Tensor, save_mean: Tensor,
-    save_rstd: Tensor, *, is_training: bool = True, epsilon: float = 1e-5, channel: int = 1,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    save_mean: Tensor,
+    save_rstd: Tensor,
+    *,
+    is_training: bool = True,
+    epsilon: float = 1e-5,
+    channel: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for x, weight and bias; training uses the saved statistics, evaluation the running ones."""
     op = "BatchNormGradV3"
     ensure_sizes(op, "dy", dy, x.shape)
@@ -127,9 +144,17 @@ def batch_norm_grad_v3(
 
 @kernel("BatchNorm", "BatchNorm3D", source=_HEADER)
 def batch_norm(
-    x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor | None = None, variance: Tensor | None = None, *,
-    epsilon: float = 1e-4, data_format: str = "NHWC", is_training: bool = True, exponential_avg_factor: float = 1.0,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    mean: Tensor | None = None,
+    variance: Tensor | None = None,
+    *,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[Tensor, ...]:
     """(y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3).
 
     In training the batch variance is the unbiased one, the reserves hold mean and biased variance for the gradient.
@@ -153,17 +178,32 @@ def batch_norm(
 
 @kernel("BatchNormGrad", source=_HEADER)
 def batch_norm_grad(
-    y_backprop: Tensor, x: Tensor, scale: Tensor, reserve_space_1: Tensor, reserve_space_2: Tensor,
-    reserve_space_3: Tensor | None = None, *, epsilon: float = 1e-4, data_format: str = "NHWC",
+    y_backprop: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    reserve_space_1: Tensor,
+    reserve_space_2: Tensor,
+    reserve_space_3: Tensor | None = None,
+    *,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
     is_training: bool = True,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     """Gradients for x, scale and offset, and two empty reserves; the reserves read are mean and variance."""
     channel = x.dim() - 1 if data_format.endswith("C") else 1
     rstd = torch.rsqrt(reserve_space_2 + epsilon)
     dx, dw, db = batch_norm_grad_v3(
-        y_backprop, x, scale, reserve_space_1, reserve_space_2, reserve_space_1, rstd,
-        is_training=is_training, epsilon=epsilon, channel=channel,
-    )  # fmt: skip
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_1,
+        rstd,
+        is_training=is_training,
+        epsilon=epsilon,
+        channel=channel,
+    )
     return dx, dw, db, torch.zeros_like(scale), torch.zeros_like(scale)
 
 
@@ -183,9 +223,18 @@ def _updated(
 
 @kernel("BNTrainingUpdate", "BN3DTrainingUpdate", source=_HEADER)
 def bn_training_update(
-    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *,
-    factor: float, epsilon: float, channel: int = 1,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    x: Tensor,
+    sum: Tensor,
+    square_sum: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    factor: float,
+    epsilon: float,
+    channel: int = 1,
+) -> tuple[Tensor, ...]:
     """(y, mean, variance, batch_mean, batch_variance): moving statistics take ``factor`` of the batch's.
 
     The moving variance takes the unbiased variance, batch_variance is the biased one.
@@ -215,18 +264,26 @@ def bn_infer(
     return y.movedim(1, channel)  # type: ignore[no-any-return]
 
 
-rows({
-    # (y, batch_mean, batch_variance), the biased variance
-    "BNTrainingUpdateV2": lambda x, sum, square_sum, scale, offset, *, epsilon, channel=1: (
-        _updated(x, sum, square_sum, scale, offset, epsilon, channel)[:3]),
-    # per-channel sums of x and x squared, float32
-    "BNTrainingReduce BN3DTrainingReduce": lambda x, *, channel=1: (
-        x.float().sum(_others(x, channel)), x.float().square().sum(_others(x, channel))),
-    "BNInferGrad": lambda grads, scale, batch_variance, *, epsilon=1e-4, channel=1: (
-        (wide(grads) * _view(grads, scale * torch.rsqrt(batch_variance + epsilon), channel)).to(grads.dtype)),
-    "SyncBNTrainingUpdate": rounded(lambda mean, running_mean, *, momentum=0.1: (
-        mean * momentum + running_mean * (1 - momentum))),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        # (y, batch_mean, batch_variance), the biased variance
+        "BNTrainingUpdateV2": lambda x, sum, square_sum, scale, offset, *, epsilon, channel=1: _updated(
+            x, sum, square_sum, scale, offset, epsilon, channel
+        )[:3],
+        # per-channel sums of x and x squared, float32
+        "BNTrainingReduce BN3DTrainingReduce": lambda x, *, channel=1: (
+            x.float().sum(_others(x, channel)),
+            x.float().square().sum(_others(x, channel)),
+        ),
+        "BNInferGrad": lambda grads, scale, batch_variance, *, epsilon=1e-4, channel=1: (
+            wide(grads) * _view(grads, scale * torch.rsqrt(batch_variance + epsilon), channel)
+        ).to(grads.dtype),
+        "SyncBNTrainingUpdate": rounded(
+            lambda mean, running_mean, *, momentum=0.1: mean * momentum + running_mean * (1 - momentum)
+        ),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad", source=_HEADER)
@@ -241,9 +298,17 @@ def bn_training_update_grad(
 
 @kernel("BNTrainingReduceGrad", "BN3DTrainingReduceGrad", source=_HEADER)
 def bn_training_reduce_grad(
-    grads: Tensor, x: Tensor, diff_scale: Tensor, diff_offset: Tensor, scale: Tensor, batch_mean: Tensor,
-    batch_variance: Tensor, *, epsilon: float = 1e-4, channel: int = 1,
-) -> Tensor:  # fmt: skip
+    grads: Tensor,
+    x: Tensor,
+    diff_scale: Tensor,
+    diff_offset: Tensor,
+    scale: Tensor,
+    batch_mean: Tensor,
+    batch_variance: Tensor,
+    *,
+    epsilon: float = 1e-4,
+    channel: int = 1,
+) -> Tensor:
     """``scale * r * (grads - diff_offset / n - xhat * diff_scale / n)`` with r = 1/sqrt(batch_variance + epsilon)."""
     rstd, n = torch.rsqrt(batch_variance + epsilon), _count(x, channel)
     xhat = _normalised(x, batch_mean, rstd, channel)
@@ -252,10 +317,21 @@ def bn_training_reduce_grad(
 
 
 _LAYOUT_FREE = (
-    "BatchNormV3", "BatchNormGradV3", "BNInfer", "BNInferGrad", "BNTrainingReduce", "BN3DTrainingReduce",
-    "BNTrainingUpdate", "BN3DTrainingUpdate", "BNTrainingUpdateV2", "BNTrainingUpdateV3", "BNTrainingUpdateGrad",
-    "BN3DTrainingUpdateGrad", "BNTrainingReduceGrad", "BN3DTrainingReduceGrad",
-)  # fmt: skip
+    "BatchNormV3",
+    "BatchNormGradV3",
+    "BNInfer",
+    "BNInferGrad",
+    "BNTrainingReduce",
+    "BN3DTrainingReduce",
+    "BNTrainingUpdate",
+    "BN3DTrainingUpdate",
+    "BNTrainingUpdateV2",
+    "BNTrainingUpdateV3",
+    "BNTrainingUpdateGrad",
+    "BN3DTrainingUpdateGrad",
+    "BNTrainingReduceGrad",
+    "BN3DTrainingReduceGrad",
+)
 
 
 @plan(*_LAYOUT_FREE)
@@ -281,9 +357,14 @@ def _plan_channels_last(ctx: PlanContext) -> Call | None:
 @kernel("SyncBatchNormBackwardElemt", source="operator documentation of sync_batch_norm_backward_elemt")
 @rounded
 def sync_batch_norm_backward_elemt(
-    grad_output: Tensor, save_input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor, mean_dy: Tensor,
+    grad_output: Tensor,
+    save_input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor,
+    mean_dy: Tensor,
     mean_dy_xmu: Tensor,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``((dy - mean_dy) - (x - mean) * invstd**2 * mean_dy_xmu) * invstd * weight``, all operands of one shape."""
     return ((grad_output - mean_dy) - (save_input - mean) * invstd * invstd * mean_dy_xmu) * invstd * weight
 
@@ -299,9 +380,15 @@ def sync_batch_norm_backward_reduce(
 
 @kernel("SyncBatchNormGatherStats", source="operator documentation of sync_batch_norm_gather_stats")
 def sync_batch_norm_gather_stats(
-    total_sum: Tensor, total_square_sum: Tensor, sample_count: Tensor, mean: Tensor, variance: Tensor, *,
-    momentum: float = 0.1, eps: float = 1e-5,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    total_sum: Tensor,
+    total_square_sum: Tensor,
+    sample_count: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, ...]:
     """(batch_mean, batch_invstd, mean, variance) of all devices from their sums."""
     dtype, n = total_sum.dtype, sample_count.sum().float()
     m = total_sum.float().sum(0) / n

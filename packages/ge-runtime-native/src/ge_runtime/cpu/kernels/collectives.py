@@ -107,13 +107,20 @@ def all_to_all(x: torch.Tensor, *, group: str) -> torch.Tensor:
 
 
 @kernel(
-    "HcomAllToAllV", acts=True, host=("send_counts", "send_displacements", "recv_counts", "recv_displacements"),
+    "HcomAllToAllV",
+    acts=True,
+    host=("send_counts", "send_displacements", "recv_counts", "recv_displacements"),
     source="REG_OP(HcomAllToAllV): counts and displacements in elements of the flattened tensor",
-)  # fmt: skip
+)
 def all_to_all_v(
-    send_data: torch.Tensor, send_counts: Sequence[int], send_displacements: Sequence[int],
-    recv_counts: Sequence[int], recv_displacements: Sequence[int], *, group: str,
-) -> torch.Tensor:  # fmt: skip
+    send_data: torch.Tensor,
+    send_counts: Sequence[int],
+    send_displacements: Sequence[int],
+    recv_counts: Sequence[int],
+    recv_displacements: Sequence[int],
+    *,
+    group: str,
+) -> torch.Tensor:
     """As many elements as told from and to each rank."""
     process_group = group_of(group)
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
@@ -142,9 +149,11 @@ def _packed(op: str, counts: Sequence[int], displacements: Sequence[int] | None)
 
 
 @kernel(
-    "HcomAllGatherV", acts=True, host=("send_count", "recv_counts", "recv_displacements"),
+    "HcomAllGatherV",
+    acts=True,
+    host=("send_count", "recv_counts", "recv_displacements"),
     source="REG_OP(HcomAllGatherV): rank i gives recv_counts[i] rows",
-)  # fmt: skip
+)
 def all_gather_v(
     x: torch.Tensor, send_count: Any, recv_counts: Sequence[int], recv_displacements: Any = None, *, group: str
 ) -> torch.Tensor:
@@ -163,13 +172,20 @@ def all_gather_v(
 
 
 @kernel(
-    "HcomReduceScatterV", acts=True, host=("recv_count", "send_counts", "send_displacements"),
+    "HcomReduceScatterV",
+    acts=True,
+    host=("recv_count", "send_counts", "send_displacements"),
     source="REG_OP(HcomReduceScatterV): rank i keeps send_counts[i] rows",
-)  # fmt: skip
+)
 def reduce_scatter_v(
-    x: torch.Tensor, recv_count: Any, send_counts: Sequence[int], send_displacements: Any = None, *, reduction: str,
+    x: torch.Tensor,
+    recv_count: Any,
+    send_counts: Sequence[int],
+    send_displacements: Any = None,
+    *,
+    reduction: str,
     group: str,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """This rank's rows of the reduction."""
     process_group, y = group_of(group), _own(x)
     if len(send_counts) != process_group.size() or sum(send_counts) != x.shape[0]:

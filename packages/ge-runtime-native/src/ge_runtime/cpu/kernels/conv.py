@@ -98,9 +98,15 @@ def _unread(size: Numbers, beside: Tensor) -> Tensor:
 
 
 def _transposed(
-    x: Tensor, w: Tensor, bias: Tensor | None, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: Numbers,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers,
     groups: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Transposed convolution to the spatial ``size``, which settles what the stride leaves open."""
     begin, end = begin_end(pads)
     rank = len(begin)
@@ -128,9 +134,18 @@ def no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
 
 
 def _convolution(
-    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, strides: Numbers,
-    pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "", offset_x: int = 0,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    filter: Tensor,
+    bias: Tensor | None = None,
+    offset_w: Tensor | None = None,
+    *,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers = (),
+    groups: int = 1,
+    data_format: str = "",
+    offset_x: int = 0,
+) -> Tensor:
     """Cross-correlation plus bias.
 
     Shapes: floor((in + pads - (dilation * (k - 1) + 1)) / stride) + 1 an axis; strides and dilations in layout order.
@@ -161,9 +176,17 @@ def _plan_convolution(ctx: PlanContext) -> Call | None:
 
 @kernel("DepthwiseConv2D", source="operator header: nn_calculation_ops; ops-nn: conv/depthwise_conv2d")
 def depthwise_conv2d(
-    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, strides: Numbers,
-    dilations: Numbers = (1, 1, 1, 1), pads: Numbers, data_format: str = "NHWC", offset_x: int = 0,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    filter: Tensor,
+    bias: Tensor | None = None,
+    offset_w: Tensor | None = None,
+    *,
+    strides: Numbers,
+    dilations: Numbers = (1, 1, 1, 1),
+    pads: Numbers,
+    data_format: str = "NHWC",
+    offset_x: int = 0,
+) -> Tensor:
     """One filter bank a channel. NCHW filter (C * multiplier, 1, Kh, Kw); NHWC filter (Kh, Kw, C, multiplier)."""
     no_offset("DepthwiseConv2D", offset_w, offset_x)
     x = to_channels_first(x, data_format)
@@ -174,14 +197,28 @@ def depthwise_conv2d(
 
 
 @kernel(
-    "Conv2DTranspose", "Conv3DTranspose", "Conv2DTransposeD", "Conv3DTransposeD", host=("input_size",),
+    "Conv2DTranspose",
+    "Conv3DTranspose",
+    "Conv2DTransposeD",
+    "Conv3DTransposeD",
+    host=("input_size",),
     source="operator documentation and header",
-)  # fmt: skip
+)
 def conv_transpose(
-    input_size: Any, x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
-    strides: Numbers, pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "",
-    output_padding: Numbers = (), offset_x: int = 0,
-) -> Tensor:  # fmt: skip
+    input_size: Any,
+    x: Tensor,
+    filter: Tensor,
+    bias: Tensor | None = None,
+    offset_w: Tensor | None = None,
+    *,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers = (),
+    groups: int = 1,
+    data_format: str = "",
+    output_padding: Numbers = (),
+    offset_x: int = 0,
+) -> Tensor:
     """Transposed convolution. ``input_size`` is the wanted output shape; all zeros derives it from output_padding."""
     no_offset("transposed convolution", offset_w, offset_x)
     layout, dilation = _layout(x, data_format, dilations)
@@ -214,13 +251,24 @@ def _check_grad(op: str, grad: Tensor, w: Tensor, stride: Numbers, dilation: Num
 
 
 @kernel(
-    "Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DBackpropInputD", "Conv3DBackpropInputD",
-    host=("input_size",), source="operator documentation and header",
-)  # fmt: skip
+    "Conv2DBackpropInput",
+    "Conv3DBackpropInput",
+    "Conv2DBackpropInputD",
+    "Conv3DBackpropInputD",
+    host=("input_size",),
+    source="operator documentation and header",
+)
 def conv_backprop_input(
-    input_size: Any, filter: Tensor, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
-    groups: int = 1, data_format: str = "",
-) -> Tensor:  # fmt: skip
+    input_size: Any,
+    filter: Tensor,
+    out_backprop: Tensor,
+    *,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers = (),
+    groups: int = 1,
+    data_format: str = "",
+) -> Tensor:
     """Gradient of a convolution for its input of shape ``input_size``."""
     layout, dilation = _layout(out_backprop, data_format, dilations)
     grad, w = to_channels_first(out_backprop, layout), _filter_first(filter, layout)
@@ -239,13 +287,24 @@ def conv_backprop_input(
 
 
 @kernel(
-    "Conv2DBackpropFilter", "Conv3DBackpropFilter", "Conv2DBackpropFilterD", "Conv3DBackpropFilterD",
-    host=("filter_size",), source="operator documentation and header",
-)  # fmt: skip
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropFilter",
+    "Conv2DBackpropFilterD",
+    "Conv3DBackpropFilterD",
+    host=("filter_size",),
+    source="operator documentation and header",
+)
 def conv_backprop_filter(
-    x: Tensor, filter_size: Any, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
-    groups: int = 1, data_format: str = "",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    filter_size: Any,
+    out_backprop: Tensor,
+    *,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers = (),
+    groups: int = 1,
+    data_format: str = "",
+) -> Tensor:
     """Gradient of a convolution for its filter, float32 whatever the operands are."""
     layout, dilation = _layout(x, data_format, dilations)
     last, shape = layout.endswith("C"), listed(filter_size)
@@ -263,18 +322,38 @@ def conv_backprop_filter(
     ensure_sizes(op, "x", x, [grad.shape[0], w.shape[1] * groups, *x.shape[2:]])
     ensure_sizes(op, "out_backprop", grad, [x.shape[0], w.shape[0], *windows])
     y = _CONVOLUTION_GRAD(
-        grad, x, w, None, stride, begin, dilation, False, [0] * len(begin), groups,
+        grad,
+        x,
+        w,
+        None,
+        stride,
+        begin,
+        dilation,
+        False,
+        [0] * len(begin),
+        groups,
         [False, True, False],
-    )[1]  # fmt: skip
+    )[1]
     return y.movedim((0, 1), (-1, -2)) if last else y  # type: ignore[no-any-return]
 
 
 @kernel("QuantConv2D", source="ops-nn: conv/quant_conv2d, documentation")
 def quant_conv2d(
-    x: Tensor, filter: Tensor, scale: Tensor, bias: Tensor | None = None, offset: Tensor | None = None, *, dtype: int,
-    strides: Numbers, pads: Numbers, dilations: Numbers = (1, 1, 1, 1), groups: int = 1, data_format: str = "NHWC",
-    offset_x: int = 0, round_mode: str = "rint",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    filter: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    offset: Tensor | None = None,
+    *,
+    dtype: int,
+    strides: Numbers,
+    pads: Numbers,
+    dilations: Numbers = (1, 1, 1, 1),
+    groups: int = 1,
+    data_format: str = "NHWC",
+    offset_x: int = 0,
+    round_mode: str = "rint",
+) -> Tensor:
     """``(conv(x, filter) + bias) * scale`` of int8 data, one scale an output channel."""
     y = _convolution(
         x, filter, bias, strides=strides, pads=pads, dilations=dilations, groups=groups, data_format=data_format
@@ -288,10 +367,14 @@ def _bias_axis(x: Tensor, data_format: str) -> int:
     return x.dim() - 1 if data_format.endswith("C") or x.dim() == 2 else 1
 
 
-rows({  # a vector along the channel axis
-    "BiasAdd": lambda x, bias, *, data_format="NHWC": (
-        x + bias.reshape(-1, *[1] * (x.dim() - 1 - _bias_axis(x, data_format)))),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {  # a vector along the channel axis
+        "BiasAdd": lambda x, bias, *, data_format="NHWC": (
+            x + bias.reshape(-1, *[1] * (x.dim() - 1 - _bias_axis(x, data_format)))
+        ),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("BiasAddGrad", views=True, source=_HEADER)

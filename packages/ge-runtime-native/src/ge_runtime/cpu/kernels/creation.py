@@ -20,25 +20,34 @@ def _sizes(x: Tensor, dtype: int) -> Tensor:
     return of_numbers(list(x.shape), torch_dtype(dtype))
 
 
-rows({
-    "Shape": lambda x, *, dtype=DataType.DT_INT32: _sizes(x, dtype),
-    "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(_sizes(v, dtype) for v in x),
-    "GetShape": lambda x: of_numbers([s for v in x for s in v.shape], torch.int32),  # of all in one vector
-    "Size": lambda x, *, dtype=DataType.DT_INT32: of_numbers(x.numel(), torch_dtype(dtype)),
-    "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
-    "FillV2D": lambda *, value=0.0, dims: torch.full(tuple(dims), value, dtype=torch.float32),
-    "ZerosLike": lambda x: torch.zeros(x.shape, dtype=x.dtype),
-    "OnesLike": lambda x: torch.ones(x.shape, dtype=x.dtype),
-})  # fmt: skip
+rows(
+    {
+        "Shape": lambda x, *, dtype=DataType.DT_INT32: _sizes(x, dtype),
+        "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(_sizes(v, dtype) for v in x),
+        "GetShape": lambda x: of_numbers([s for v in x for s in v.shape], torch.int32),  # of all in one vector
+        "Size": lambda x, *, dtype=DataType.DT_INT32: of_numbers(x.numel(), torch_dtype(dtype)),
+        "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
+        "FillV2D": lambda *, value=0.0, dims: torch.full(tuple(dims), value, dtype=torch.float32),
+        "ZerosLike": lambda x: torch.zeros(x.shape, dtype=x.dtype),
+        "OnesLike": lambda x: torch.ones(x.shape, dtype=x.dtype),
+    }
+)
 
 
-rows({  # a single number as dims gives rank 1
-    "Fill FillD": lambda dims, value: (
-        value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)),
-}, host=("dims",))  # fmt: skip
+rows(
+    {  # a single number as dims gives rank 1
+        "Fill FillD": lambda dims, value: (
+            value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)
+        ),
+    },
+    host=("dims",),
+)
 # Undefined contents are made reproducible: zeros.
-rows({"Empty": lambda shape, *, dtype=DataType.DT_INT32: torch.zeros(listed(shape), dtype=torch_dtype(dtype))},
-     host=("shape",), ignores=("init",))  # fmt: skip
+rows(
+    {"Empty": lambda shape, *, dtype=DataType.DT_INT32: torch.zeros(listed(shape), dtype=torch_dtype(dtype))},
+    host=("shape",),
+    ignores=("init",),
+)
 
 
 @plan("Fill")

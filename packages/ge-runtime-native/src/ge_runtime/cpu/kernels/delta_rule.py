@@ -33,13 +33,21 @@ def _lengths(op: str, value: Any, tokens: int) -> list[int]:
 
 
 @kernel(
-    "ChunkGatedDeltaRule", host=("actual_seq_lengths",),
+    "ChunkGatedDeltaRule",
+    host=("actual_seq_lengths",),
     source="ops-transformer: chunk_gated_delta_rule, documentation; chunks change rounding only",
-)  # fmt: skip
+)
 def chunk_gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, initial_state: Tensor, actual_seq_lengths: Any,
-    g: Tensor | None = None, *, scale_value: float = 1.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    initial_state: Tensor,
+    actual_seq_lengths: Any,
+    g: Tensor | None = None,
+    *,
+    scale_value: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """(out (T, Nv, Dv), final_state (B, Nv, Dv, Dk)) of packed sequences."""
     heads = value.shape[1]
     q, k, v = _heads(query, heads) * scale_value, _heads(key, heads), value.float()
@@ -57,14 +65,25 @@ def chunk_gated_delta_rule(
 
 
 @kernel(
-    "RecurrentGatedDeltaRule", host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
-    updates=("state",), source="ops-transformer: recurrent_gated_delta_rule, documentation",
-)  # fmt: skip
+    "RecurrentGatedDeltaRule",
+    host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
+    updates=("state",),
+    source="ops-transformer: recurrent_gated_delta_rule, documentation",
+)
 def recurrent_gated_delta_rule(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, state: Tensor, actual_seq_lengths: Any,
-    ssm_state_indices: Any, g: Tensor | None = None, gk: Tensor | None = None, num_accepted_tokens: Any = None, *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    actual_seq_lengths: Any,
+    ssm_state_indices: Any,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    num_accepted_tokens: Any = None,
+    *,
     scale_value: float = 1.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(out (T, Nv, Dv), state (slots, Nv, Dv, Dk)): each token's state goes to its slot.
 
     A sequence begins with the slot of its first token, or of its last accepted one.

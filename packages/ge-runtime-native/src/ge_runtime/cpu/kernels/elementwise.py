@@ -47,34 +47,85 @@ def _direct(fn: Callable[..., Any]) -> PlanHook:
 
 # Same function for every type: those that may be computed into their first operand, and the others.
 _IN_PLACE = {
-    "Add AddV2": torch.add, "Sub": torch.sub, "Mul": torch.mul, "FloorMod": torch.remainder,
-    "Mod TruncateMod": torch.fmod, "Pow": torch.pow, "Neg": torch.neg, "Abs": torch.abs, "Square": torch.square,
+    "Add AddV2": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "FloorMod": torch.remainder,
+    "Mod TruncateMod": torch.fmod,
+    "Pow": torch.pow,
+    "Neg": torch.neg,
+    "Abs": torch.abs,
+    "Square": torch.square,
     "Relu": torch.relu,
-}  # fmt: skip
+}
 for _op, _fn in _IN_PLACE.items():
     rows({_op: _fn}, inplace=f"{_fn.__name__}_")
-rows({
-    "Maximum": torch.maximum, "Minimum": torch.minimum, "Gcd": torch.gcd, "Sign": torch.sgn, "SelectV2": torch.where,
-    "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
-    "Invert": torch.bitwise_not, "LogicalNot": torch.logical_not, "LogicalAnd": torch.logical_and,
-    "LogicalOr": torch.logical_or,
-    "Equal": torch.eq, "NotEqual": torch.ne, "Less": torch.lt, "LessEqual": torch.le, "Greater": torch.gt,
-    "GreaterEqual": torch.ge, "IsNan": torch.isnan, "IsInf": torch.isinf, "IsFinite": torch.isfinite,
-})  # fmt: skip
+rows(
+    {
+        "Maximum": torch.maximum,
+        "Minimum": torch.minimum,
+        "Gcd": torch.gcd,
+        "Sign": torch.sgn,
+        "SelectV2": torch.where,
+        "BitwiseAnd": torch.bitwise_and,
+        "BitwiseOr": torch.bitwise_or,
+        "BitwiseXor": torch.bitwise_xor,
+        "Invert": torch.bitwise_not,
+        "LogicalNot": torch.logical_not,
+        "LogicalAnd": torch.logical_and,
+        "LogicalOr": torch.logical_or,
+        "Equal": torch.eq,
+        "NotEqual": torch.ne,
+        "Less": torch.lt,
+        "LessEqual": torch.le,
+        "Greater": torch.gt,
+        "GreaterEqual": torch.ge,
+        "IsNan": torch.isnan,
+        "IsInf": torch.isinf,
+        "IsFinite": torch.isfinite,
+    }
+)
 
 
 # Floating functions; integer operands that a header lists keep their type.
 _FLOATING = {
-    "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh, "Atan": torch.atan,
-    "Atanh": torch.atanh, "Cos": torch.cos, "Cosh": torch.cosh, "Sin": torch.sin, "Sinh": torch.sinh,
-    "Tan": torch.tan, "Tanh": torch.tanh, "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv,
-    "Expm1": torch.expm1, "Log1p": torch.log1p, "Lgamma": torch.lgamma, "Digamma": torch.digamma,
-    "Sqrt": torch.sqrt, "Rsqrt": torch.rsqrt, "Reciprocal": torch.reciprocal, "Inv": torch.reciprocal,
-    "Sigmoid": torch.sigmoid, "Ceil": torch.ceil, "Floor": torch.floor, "Trunc": torch.trunc,
-    "Rint": torch.round, "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e,
-    "Ndtri": torch.special.ndtri, "Atan2": torch.atan2, "Igamma": torch.special.gammainc,
-    "Igammac": torch.special.gammaincc, "Zeta": torch.special.zeta, "NextAfter": torch.nextafter,
-}  # fmt: skip
+    "Acos": torch.acos,
+    "Acosh": torch.acosh,
+    "Asin": torch.asin,
+    "Asinh": torch.asinh,
+    "Atan": torch.atan,
+    "Atanh": torch.atanh,
+    "Cos": torch.cos,
+    "Cosh": torch.cosh,
+    "Sin": torch.sin,
+    "Sinh": torch.sinh,
+    "Tan": torch.tan,
+    "Tanh": torch.tanh,
+    "Erf": torch.erf,
+    "Erfc": torch.erfc,
+    "Erfinv": torch.erfinv,
+    "Expm1": torch.expm1,
+    "Log1p": torch.log1p,
+    "Lgamma": torch.lgamma,
+    "Digamma": torch.digamma,
+    "Sqrt": torch.sqrt,
+    "Rsqrt": torch.rsqrt,
+    "Reciprocal": torch.reciprocal,
+    "Inv": torch.reciprocal,
+    "Sigmoid": torch.sigmoid,
+    "Ceil": torch.ceil,
+    "Floor": torch.floor,
+    "Trunc": torch.trunc,
+    "Rint": torch.round,
+    "BesselI0e": torch.special.i0e,
+    "BesselI1e": torch.special.i1e,
+    "Ndtri": torch.special.ndtri,
+    "Atan2": torch.atan2,
+    "Igamma": torch.special.gammainc,
+    "Igammac": torch.special.gammaincc,
+    "Zeta": torch.special.zeta,
+    "NextAfter": torch.nextafter,
+}
 for _op, _fn in _FLOATING.items():
     _method = f"{_fn.__name__}_"
     rows({_op: keeping(_fn)}, inplace=_method if hasattr(Tensor, _method) else "", plan=_direct(_fn))
@@ -98,35 +149,45 @@ def quotient(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 # Quotients: those of integers differ in how they round.
-rows({
-    "Div": lambda x1, x2: torch.div(x1, x2) if _real(x1) else torch.div(x1, x2, rounding_mode="floor"),
-    "RealDiv": quotient,
-}, inplace="div_", plan=_direct(torch.div))  # fmt: skip
-rows({
-    "TruncateDiv": lambda x1, x2: (
-        torch.div(x1, x2, rounding_mode="trunc") if x1.is_floating_point() else truncated(x1, x2)),
-    "Xdivy": lambda x1, x2: torch.where(x1 == 0, torch.zeros((), dtype=x1.dtype), torch.div(x1, x2)),
-    "Xlogy": torch.special.xlogy,  # 0 where x1 is 0, but a NaN of x2 passes
-    "LeftShift": torch.bitwise_left_shift,
-    "RightShift": torch.bitwise_right_shift,  # sign bits are shifted in
-    "ClipByValue ClipByValueV2": lambda x, clip_value_min, clip_value_max: (  # the maximum wins, NaN of x stays
-        torch.minimum(torch.maximum(x, clip_value_min), clip_value_max)),
-    "ApproximateEqual": lambda x1, x2, *, tolerance=1e-5: torch.abs(wide(x1) - wide(x2)) < tolerance,
-    "IsClose": lambda x1, x2, *, rtol=1e-5, atol=1e-8, equal_nan=False: (
-        torch.isclose(x1, x2, rtol, atol, equal_nan)),
-    "TensorEqual": lambda x, y: torch.eq(x, y).all().reshape(1),  # NaN equals nothing
-})  # fmt: skip
+rows(
+    {
+        "Div": lambda x1, x2: torch.div(x1, x2) if _real(x1) else torch.div(x1, x2, rounding_mode="floor"),
+        "RealDiv": quotient,
+    },
+    inplace="div_",
+    plan=_direct(torch.div),
+)
+rows(
+    {
+        "TruncateDiv": lambda x1, x2: (
+            torch.div(x1, x2, rounding_mode="trunc") if x1.is_floating_point() else truncated(x1, x2)
+        ),
+        "Xdivy": lambda x1, x2: torch.where(x1 == 0, torch.zeros((), dtype=x1.dtype), torch.div(x1, x2)),
+        "Xlogy": torch.special.xlogy,  # 0 where x1 is 0, but a NaN of x2 passes
+        "LeftShift": torch.bitwise_left_shift,
+        "RightShift": torch.bitwise_right_shift,  # sign bits are shifted in
+        "ClipByValue ClipByValueV2": lambda x, clip_value_min, clip_value_max: (  # the maximum wins, NaN of x stays
+            torch.minimum(torch.maximum(x, clip_value_min), clip_value_max)
+        ),
+        "ApproximateEqual": lambda x1, x2, *, tolerance=1e-5: torch.abs(wide(x1) - wide(x2)) < tolerance,
+        "IsClose": lambda x1, x2, *, rtol=1e-5, atol=1e-8, equal_nan=False: torch.isclose(
+            x1, x2, rtol, atol, equal_nan
+        ),
+        "TensorEqual": lambda x, y: torch.eq(x, y).all().reshape(1),  # NaN equals nothing
+    }
+)
 _ROUNDED: dict[str, Callable[..., Tensor]] = {
     "SquaredDifference": lambda x1, x2: torch.square(x1 - x2),
     "Power": lambda x, *, power=1.0, scale=1.0, shift=0.0: torch.pow(x * scale + shift, power),
     "Logit": lambda x, *, eps=-1.0: torch.logit(x, None if eps < 0 else eps),  # x held to [eps, 1 - eps], -1: free
     "NanToNum": lambda x, *, nan, posinf, neginf: (
-        torch.nan_to_num(x, nan, posinf, neginf) if x.is_floating_point() else x.clone()),
+        torch.nan_to_num(x, nan, posinf, neginf) if x.is_floating_point() else x.clone()
+    ),
     "AxpyV2": lambda x1, x2, alpha: (  # alpha is a one-element tensor
-        x1 + x2 * (alpha.reshape(()).to(x1.dtype) if x1.is_floating_point() else alpha.reshape(()))),
-    "Addcmul": lambda input_data, x1, x2, value: (
-        _plus(input_data, value.reshape(()).to(input_data.dtype) * x1 * x2)),
-}  # fmt: skip
+        x1 + x2 * (alpha.reshape(()).to(x1.dtype) if x1.is_floating_point() else alpha.reshape(()))
+    ),
+    "Addcmul": lambda input_data, x1, x2, value: _plus(input_data, value.reshape(()).to(input_data.dtype) * x1 * x2),
+}
 rows({op: rounded(formula) for op, formula in _ROUNDED.items()})
 
 
@@ -221,8 +282,10 @@ def add_n(x: list[Tensor]) -> Tensor:
     return total.to(x[0].dtype)
 
 
-rows({"Lerp": rounded(lambda start, end, weight: torch.lerp(*torch.broadcast_tensors(start, end, weight)))},
-     inplace="lerp_")  # fmt: skip
+rows(
+    {"Lerp": rounded(lambda start, end, weight: torch.lerp(*torch.broadcast_tensors(start, end, weight)))},
+    inplace="lerp_",
+)
 
 
 @plan("Lerp")
@@ -279,15 +342,22 @@ def round_half_even(x: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 # Complex numbers. For their parts Tout only names the part's type, which follows from the operand's.
-rows({
-    "Complex": lambda real, imag, *, Tout=16: torch.complex(*torch.broadcast_tensors(real, imag)).to(torch_dtype(Tout)),
-})  # fmt: skip
-rows({
-    "Real": lambda x: torch.real(x).clone(),
-    "Imag": lambda x: torch.imag(x).clone() if x.is_complex() else torch.zeros_like(x),
-    "ComplexAbs": torch.abs,
-    "Angle": torch.angle,
-}, ignores=("Tout",))  # fmt: skip
+rows(
+    {
+        "Complex": lambda real, imag, *, Tout=16: torch.complex(*torch.broadcast_tensors(real, imag)).to(
+            torch_dtype(Tout)
+        ),
+    }
+)
+rows(
+    {
+        "Real": lambda x: torch.real(x).clone(),
+        "Imag": lambda x: torch.imag(x).clone() if x.is_complex() else torch.zeros_like(x),
+        "ComplexAbs": torch.abs,
+        "Angle": torch.angle,
+    },
+    ignores=("Tout",),
+)
 # computed rather than marked
 rows({"Conj": lambda x: torch.conj_physical(x.resolve_conj()) if x.is_complex() else x.clone()})
 
@@ -325,7 +395,10 @@ def select(condition: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
     return torch.where(condition, x1, x2)
 
 
-rows({  # the mask may be larger than x
-    "MaskedFill": lambda x, mask, value: (
-        torch.where(mask, (value.reshape(()) if value.numel() == 1 else value).to(x.dtype), x)),
-})  # fmt: skip
+rows(
+    {  # the mask may be larger than x
+        "MaskedFill": lambda x, mask, value: torch.where(
+            mask, (value.reshape(()) if value.numel() == 1 else value).to(x.dtype), x
+        ),
+    }
+)

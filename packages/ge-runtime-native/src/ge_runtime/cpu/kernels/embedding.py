@@ -31,9 +31,15 @@ def embedding_dense_grad(
 
 @kernel("EmbeddingBag", ignores=("scale_grad_by_freq", "sparse"), source="ops-nn: index/embedding_bag, documentation")
 def embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None, *,
-    mode: str = "mean", include_last_offset: bool = False, padding_idx: int = -1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor | None = None,
+    per_sample_weights: Tensor | None = None,
+    *,
+    mode: str = "mean",
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(y, offset2bag, bag_size, max_indices); 2-D indices are one bag a row. An empty bag is zero."""
     if mode not in _MODES:
         raise refused("EmbeddingBag", f"mode is {mode!r}, accepted: {', '.join(_MODES)}")
@@ -47,9 +53,16 @@ def embedding_bag(
     # ATen reads indices and offsets as if they were contiguous.
     indices, offsets = indices.contiguous(), offsets.to(indices.dtype).contiguous()
     y, bag_of, size, top = _ATEN._embedding_bag.default(
-        weight, indices, offsets, False, _MODES[mode], False, per_sample_weights, include_last_offset,
+        weight,
+        indices,
+        offsets,
+        False,
+        _MODES[mode],
+        False,
+        per_sample_weights,
+        include_last_offset,
         padding_idx,
-    )  # fmt: skip
+    )
     if bag_of.shape != indices.shape:  # ATen leaves it empty where its own gradient does not need it
         bag_of = torch.searchsorted(offsets, torch.arange(indices.numel(), dtype=offsets.dtype), right=True) - 1
     return y, bag_of.to(indices.dtype), size, top

@@ -16,16 +16,41 @@ List: TypeAlias = "Sequence[Tensor]"
 Formula: TypeAlias = "Callable[..., Tensor]"
 
 _UNARY: Final[dict[str, Formula]] = {
-    "Abs": torch.abs, "Acos": torch.acos, "ACos": torch.acos, "Asin": torch.asin, "ASin": torch.asin,
-    "Atan": torch.atan, "ATan": torch.atan, "Cos": torch.cos, "Cosh": torch.cosh, "Erf": torch.erf, "Erfc": torch.erfc,
-    "Exp": torch.exp, "Expm1": torch.expm1, "Log": torch.log, "Log10": torch.log10, "Log1p": torch.log1p,
-    "Log2": torch.log2, "Neg": torch.neg, "Reciprocal": torch.reciprocal, "Sigmoid": torch.sigmoid, "Sin": torch.sin,
-    "Sinh": torch.sinh, "Sqrt": torch.sqrt, "Tan": torch.tan, "Tanh": torch.tanh,
-}  # fmt: skip
+    "Abs": torch.abs,
+    "Acos": torch.acos,
+    "ACos": torch.acos,
+    "Asin": torch.asin,
+    "ASin": torch.asin,
+    "Atan": torch.atan,
+    "ATan": torch.atan,
+    "Cos": torch.cos,
+    "Cosh": torch.cosh,
+    "Erf": torch.erf,
+    "Erfc": torch.erfc,
+    "Exp": torch.exp,
+    "Expm1": torch.expm1,
+    "Log": torch.log,
+    "Log10": torch.log10,
+    "Log1p": torch.log1p,
+    "Log2": torch.log2,
+    "Neg": torch.neg,
+    "Reciprocal": torch.reciprocal,
+    "Sigmoid": torch.sigmoid,
+    "Sin": torch.sin,
+    "Sinh": torch.sinh,
+    "Sqrt": torch.sqrt,
+    "Tan": torch.tan,
+    "Tanh": torch.tanh,
+}
 _BINARY: Final[dict[str, Formula]] = {
-    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div, "Maximum": torch.maximum,
-    "Minimum": torch.minimum, "Pow": torch.pow,
-}  # fmt: skip
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+    "Div": torch.div,
+    "Maximum": torch.maximum,
+    "Minimum": torch.minimum,
+    "Pow": torch.pow,
+}
 _SCALED: Final = ("Add", "Sub")  # the list forms of these have a factor for the second list
 _FUSED: Final[dict[str, Formula]] = {"Addcdiv": torch.div, "Addcmul": torch.mul}
 
@@ -65,16 +90,20 @@ def _fused(fn: Formula) -> Formula:
 rows({f"Foreach{name}": _lists(fn) for name, fn in _UNARY.items()}, source=_SOURCE)
 for _name, _fn in _BINARY.items():
     _form = _numbered(_scaled(_fn)) if _name in _SCALED else _lists(_fn)
-    rows({f"Foreach{_name}List": _form, f"Foreach{_name}Scalar Foreach{_name}ScalarList": _numbered(_fn)},
-         source=_SOURCE)  # fmt: skip
+    rows(
+        {f"Foreach{_name}List": _form, f"Foreach{_name}Scalar Foreach{_name}ScalarList": _numbered(_fn)}, source=_SOURCE
+    )
 for _name, _fn in _FUSED.items():
     _ops = " ".join(f"Foreach{_name}{form}" for form in ("Scalar", "ScalarList", "List"))
     rows({_ops: _numbered(_fused(_fn))}, source=_SOURCE)
-rows({
-    "ForeachLerpScalar": _numbered(torch.lerp),
-    "ForeachLerpList": _lists(torch.lerp),
-    "ForeachPowScalarAndTensor": lambda scalar, x: _numbered(lambda t, s: torch.pow(s, t))(x, scalar),
-}, source=_SOURCE)  # fmt: skip
+rows(
+    {
+        "ForeachLerpScalar": _numbered(torch.lerp),
+        "ForeachLerpList": _lists(torch.lerp),
+        "ForeachPowScalarAndTensor": lambda scalar, x: _numbered(lambda t, s: torch.pow(s, t))(x, scalar),
+    },
+    source=_SOURCE,
+)
 
 
 @kernel("ForeachNorm", source=_SOURCE)
@@ -91,9 +120,14 @@ def _to_odd(t: Tensor) -> Tensor:
 
 
 _ROUNDINGS: Final[dict[int, Formula]] = {
-    1: torch.round, 2: torch.floor, 3: torch.ceil, 4: lambda t: torch.sign(t) * torch.floor(t.abs() + 0.5),
-    5: torch.trunc, 6: _to_odd, 7: torch.frac,
-}  # fmt: skip
+    1: torch.round,
+    2: torch.floor,
+    3: torch.ceil,
+    4: lambda t: torch.sign(t) * torch.floor(t.abs() + 0.5),
+    5: torch.trunc,
+    6: _to_odd,
+    7: torch.frac,
+}
 
 
 @kernel("ForeachRoundOffNumber", source=_SOURCE)

@@ -24,13 +24,25 @@ _ACTIVATIONS: Final = ("relu", "silu", "gelu", "fastgelu")
 
 @kernel("FFN", host=("expert_tokens",), ignores=("inner_precise",), source="ops-transformer: ffn/ffn, documentation")
 def ffn(
-    x: Tensor, weight1: Tensor, weight2: Tensor, expert_tokens: Any = None, bias1: Tensor | None = None,
-    bias2: Tensor | None = None, scale: Tensor | None = None, offset: Tensor | None = None,
-    deq_scale1: Tensor | None = None, deq_scale2: Tensor | None = None, antiquant_scale1: Tensor | None = None,
-    antiquant_scale2: Tensor | None = None, antiquant_offset1: Tensor | None = None,
-    antiquant_offset2: Tensor | None = None, *, activation: str, output_dtype: int = -1,
+    x: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    expert_tokens: Any = None,
+    bias1: Tensor | None = None,
+    bias2: Tensor | None = None,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    deq_scale1: Tensor | None = None,
+    deq_scale2: Tensor | None = None,
+    antiquant_scale1: Tensor | None = None,
+    antiquant_scale2: Tensor | None = None,
+    antiquant_offset1: Tensor | None = None,
+    antiquant_offset2: Tensor | None = None,
+    *,
+    activation: str,
+    output_dtype: int = -1,
     tokens_index_flag: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``act(x @ w1 + b1) @ w2 + b2``; with experts each range of rows has its own weights."""
     fed = (scale, offset, deq_scale1, deq_scale2, antiquant_scale1, antiquant_scale2, antiquant_offset1)
     if any(t is not None for t in (*fed, antiquant_offset2)) or not x.is_floating_point():
@@ -85,11 +97,23 @@ def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | Non
     source="ops-transformer: posembedding/kv_rms_norm_rope_cache",
 )
 def kv_rms_norm_rope_cache(
-    kv: Tensor, gamma: Tensor, cos: Tensor, sin: Tensor, index: Tensor, k_cache: Tensor, ckv_cache: Tensor,
-    k_rope_scale: Tensor | None = None, c_kv_scale: Tensor | None = None, k_rope_offset: Tensor | None = None,
-    c_kv_offset: Tensor | None = None, v: Tensor | None = None, *, epsilon: float = 1e-5, cache_mode: str = "Norm",
+    kv: Tensor,
+    gamma: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    index: Tensor,
+    k_cache: Tensor,
+    ckv_cache: Tensor,
+    k_rope_scale: Tensor | None = None,
+    c_kv_scale: Tensor | None = None,
+    k_rope_offset: Tensor | None = None,
+    c_kv_offset: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
+    cache_mode: str = "Norm",
     is_output_kv: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(k_cache, ckv_cache, k_rope, c_kv): the first part of kv normalised, the last one rotated, both into caches."""
     if v is not None or cache_mode not in ("Norm", "PA", "PA_BNSD"):
         raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
@@ -103,9 +127,14 @@ def kv_rms_norm_rope_cache(
 
 @kernel("ScatterList", updates=("var",), source="ops-nn: index/scatter_list, documentation")
 def scatter_list(
-    var: Sequence[Tensor], indice: Tensor, updates: Tensor, mask: Tensor | None = None, *, reduce: str = "update",
+    var: Sequence[Tensor],
+    indice: Tensor,
+    updates: Tensor,
+    mask: Tensor | None = None,
+    *,
+    reduce: str = "update",
     axis: int = -2,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """``updates[i]`` into ``var[i]`` from ``indice[i]`` on along ``axis`` of updates; entries masked with 0 stay."""
     if reduce != "update":
         raise refused("ScatterList", f"reduce is {reduce!r}, accepted: update")

@@ -29,12 +29,23 @@ def _sum_only(op: str, reduce_op: str) -> None:
     "MatmulAllReduce", acts=True, ignores=("comm_turn", "comm_mode"), source="ops-transformer: mc2/matmul_all_reduce"
 )
 def matmul_all_reduce(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, x3: Tensor | None = None,
-    antiquant_scale: Tensor | None = None, antiquant_offset: Tensor | None = None,
-    dequant_scale: Tensor | None = None, pertoken_scale: Tensor | None = None,
-    comm_quant_scale_1: Tensor | None = None, comm_quant_scale_2: Tensor | None = None, *, group: str,
-    reduce_op: str = "sum", is_trans_a: bool = False, is_trans_b: bool = False, antiquant_group_size: int = 0,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    x3: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    dequant_scale: Tensor | None = None,
+    pertoken_scale: Tensor | None = None,
+    comm_quant_scale_1: Tensor | None = None,
+    comm_quant_scale_2: Tensor | None = None,
+    *,
+    group: str,
+    reduce_op: str = "sum",
+    is_trans_a: bool = False,
+    is_trans_b: bool = False,
+    antiquant_group_size: int = 0,
+) -> Tensor:
     """Sum over the ranks of ``x1 @ W + bias + x3``; W is x2, or ``(x2 + offset) * scale`` of an int8 one.
 
     int8 times int8 is multiplied by ``dequant_scale`` and the rows' ``pertoken_scale``, its int32 bias added before.
@@ -66,13 +77,22 @@ def matmul_all_reduce(
 
 
 @kernel(
-    "AllGatherMatmul", acts=True, ignores=("comm_turn", "is_gather_out"),
+    "AllGatherMatmul",
+    acts=True,
+    ignores=("comm_turn", "is_gather_out"),
     source="ops-transformer: mc2/all_gather_matmul, documentation",
-)  # fmt: skip
+)
 def all_gather_matmul(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, *, group: str, is_trans_a: bool = False,
-    is_trans_b: bool = False, gather_index: int = 0, rank_size: int = 0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: str,
+    is_trans_a: bool = False,
+    is_trans_b: bool = False,
+    gather_index: int = 0,
+    rank_size: int = 0,
+) -> tuple[Tensor, Tensor]:
     """(gather_out @ x2 + bias, gather_out): the rows of all ranks one after the other."""
     if is_trans_a or gather_index:
         raise refused("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
@@ -82,9 +102,16 @@ def all_gather_matmul(
 
 @kernel("MatmulReduceScatter", acts=True, ignores=("comm_turn",), source="ops-transformer: mc2/matmul_reduce_scatter")
 def matmul_reduce_scatter(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, *, group: str, reduce_op: str = "sum",
-    is_trans_a: bool = False, is_trans_b: bool = False, rank_size: int = 0,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: str,
+    reduce_op: str = "sum",
+    is_trans_a: bool = False,
+    is_trans_b: bool = False,
+    rank_size: int = 0,
+) -> Tensor:
     """This rank's block of rows of the sum over the ranks of ``x1 @ x2 + bias``."""
     _sum_only("MatmulReduceScatter", reduce_op)
     a, b = (wide(turned(t, flag)) for t, flag in ((x1, is_trans_a), (x2, is_trans_b)))
@@ -133,9 +160,20 @@ def _check_world(op: str, world: int, experts: int, tp: int, shard: int, shared_
 
 
 def _dispatch(
-    op: str, x: Tensor, expert_ids: Tensor, scales: Tensor | None, active: Tensor | None, expert_scales: Tensor | None,
-    group: str, world: int, experts: int, quant: int, global_bs: int, counted: int, rank: int,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    op: str,
+    x: Tensor,
+    expert_ids: Tensor,
+    scales: Tensor | None,
+    active: Tensor | None,
+    expert_scales: Tensor | None,
+    group: str,
+    world: int,
+    experts: int,
+    quant: int,
+    global_bs: int,
+    counted: int,
+    rank: int,
+) -> tuple[Tensor, ...]:
     """(expand_x, dynamic_scales, (rank, token, k) of each row, tokens of each expert, running sums, expand_scales)."""
     local, (tokens, k) = experts // world, expert_ids.shape
     if quant not in (0, 2) or counted not in (0, 1):
@@ -171,20 +209,46 @@ def _dispatching(op: str, told: Callable[[Tensor, Tensor], Tensor]) -> Callable[
     """
 
     def run(
-        x: Tensor, expert_ids: Tensor, scales: Tensor | None = None, x_active_mask: Tensor | None = None,
-        expert_scales: Tensor | None = None, elastic_info: Tensor | None = None,
-        performance_info: Tensor | None = None, *, group_ep: str, ep_world_size: int, ep_rank_id: int,
-        moe_expert_num: int, group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0,
-        shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1,
-        const_expert_num: int = 0, y_dtype: int = 28,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        x: Tensor,
+        expert_ids: Tensor,
+        scales: Tensor | None = None,
+        x_active_mask: Tensor | None = None,
+        expert_scales: Tensor | None = None,
+        elastic_info: Tensor | None = None,
+        performance_info: Tensor | None = None,
+        *,
+        group_ep: str,
+        ep_world_size: int,
+        ep_rank_id: int,
+        moe_expert_num: int,
+        group_tp: str = "",
+        tp_world_size: int = 0,
+        expert_shard_type: int = 0,
+        shared_expert_rank_num: int = 0,
+        quant_mode: int = 0,
+        global_bs: int = 0,
+        expert_token_nums_type: int = 1,
+        const_expert_num: int = 0,
+        y_dtype: int = 28,
+    ) -> tuple[Tensor, ...]:
         if group_tp or const_expert_num or y_dtype != 28 or not x.is_floating_point():
             raise refused(op, "group_tp, constant experts, y_dtype or packed rows", "leave them out")
         _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
         rows, scale, origin, nums, sums, weights = _dispatch(
-            op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num,
-            quant_mode, global_bs, expert_token_nums_type, ep_rank_id,
-        )  # fmt: skip
+            op,
+            x,
+            expert_ids,
+            scales,
+            x_active_mask,
+            expert_scales,
+            group_ep,
+            ep_world_size,
+            moe_expert_num,
+            quant_mode,
+            global_bs,
+            expert_token_nums_type,
+            ep_rank_id,
+        )
         return rows, scale, told(expert_ids, origin), nums, sums, torch.zeros(1, dtype=torch.int32), weights
 
     return run
@@ -205,19 +269,33 @@ def _assist(expert_ids: Tensor, origin: Tensor) -> Tensor:
 
 _DISPATCH: Final = "ops-transformer: mc2/moe_distribute_dispatch, documentation"
 moe_distribute_dispatch = _dispatching("MoeDistributeDispatch", _earlier)
-rows({"MoeDistributeDispatch": moe_distribute_dispatch},
-     acts=True, ignores=("tp_rank_id", "shared_expert_num"), source=_DISPATCH)  # fmt: skip
-rows({
-    "MoeDistributeDispatchV2": _dispatching("MoeDistributeDispatchV2", _assist),
-}, acts=True, source=_DISPATCH, ignores=(
-    "tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
-)  # fmt: skip
+rows(
+    {"MoeDistributeDispatch": moe_distribute_dispatch},
+    acts=True,
+    ignores=("tp_rank_id", "shared_expert_num"),
+    source=_DISPATCH,
+)
+rows(
+    {
+        "MoeDistributeDispatchV2": _dispatching("MoeDistributeDispatchV2", _assist),
+    },
+    acts=True,
+    source=_DISPATCH,
+    ignores=("tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
+)
 
 
 def _combine(
-    op: str, expand_x: Tensor, expert_ids: Tensor, sums: Tensor, expert_scales: Tensor, active: Tensor | None,
-    group: str, world: int, experts: int,
-) -> Tensor:  # fmt: skip
+    op: str,
+    expand_x: Tensor,
+    expert_ids: Tensor,
+    sums: Tensor,
+    expert_scales: Tensor,
+    active: Tensor | None,
+    group: str,
+    world: int,
+    experts: int,
+) -> Tensor:
     """float32 sums (tokens, H) of what the experts made of each token, weighted."""
     local, (tokens, k) = experts // world, expert_ids.shape
     ends = sums.reshape(-1)[: world * local].long()
@@ -237,26 +315,53 @@ def _combine(
 
 _COMBINE: Final = "ops-transformer: mc2/moe_distribute_combine, documentation"
 _NOT_NEEDED: Final = (
-    "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_scales", "tp_send_counts",
-)  # fmt: skip
+    "ep_rank_id",
+    "tp_rank_id",
+    "shared_expert_num",
+    "global_bs",
+    "expand_scales",
+    "tp_send_counts",
+)
 
 
 @kernel("MoeDistributeCombine", acts=True, ignores=(*_NOT_NEEDED, "expand_idx"), source=_COMBINE)
 @kernel(
-    "MoeDistributeCombineV2", acts=True, source=_COMBINE,
+    "MoeDistributeCombineV2",
+    acts=True,
+    source=_COMBINE,
     ignores=(*_NOT_NEEDED, "assist_info_for_combine", "comm_alg", "performance_info"),
-)  # fmt: skip
+)
 def moe_distribute_combine(
-    expand_x: Tensor, expert_ids: Tensor, assist_info_for_combine: Tensor, ep_send_counts: Tensor,
-    expert_scales: Tensor, tp_send_counts: Tensor | None = None, x_active_mask: Tensor | None = None,
-    activation_scale: Tensor | None = None, weight_scale: Tensor | None = None, group_list: Tensor | None = None,
-    expand_scales: Tensor | None = None, shared_expert_x: Tensor | None = None, elastic_info: Tensor | None = None,
-    ori_x: Tensor | None = None, const_expert_alpha_1: Tensor | None = None,
-    const_expert_alpha_2: Tensor | None = None, const_expert_v: Tensor | None = None,
-    performance_info: Tensor | None = None, *, group_ep: str, ep_world_size: int, moe_expert_num: int,
-    group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
-    zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0,
-) -> Tensor:  # fmt: skip
+    expand_x: Tensor,
+    expert_ids: Tensor,
+    assist_info_for_combine: Tensor,
+    ep_send_counts: Tensor,
+    expert_scales: Tensor,
+    tp_send_counts: Tensor | None = None,
+    x_active_mask: Tensor | None = None,
+    activation_scale: Tensor | None = None,
+    weight_scale: Tensor | None = None,
+    group_list: Tensor | None = None,
+    expand_scales: Tensor | None = None,
+    shared_expert_x: Tensor | None = None,
+    elastic_info: Tensor | None = None,
+    ori_x: Tensor | None = None,
+    const_expert_alpha_1: Tensor | None = None,
+    const_expert_alpha_2: Tensor | None = None,
+    const_expert_v: Tensor | None = None,
+    performance_info: Tensor | None = None,
+    *,
+    group_ep: str,
+    ep_world_size: int,
+    moe_expert_num: int,
+    group_tp: str = "",
+    tp_world_size: int = 0,
+    expert_shard_type: int = 0,
+    shared_expert_rank_num: int = 0,
+    zero_expert_num: int = 0,
+    copy_expert_num: int = 0,
+    const_expert_num: int = 0,
+) -> Tensor:
     """``sum_k expert_scales[t, k] * (row of token t at its expert k)``, (tokens, H).
 
     ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones 0.

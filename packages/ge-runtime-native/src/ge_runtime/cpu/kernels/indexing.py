@@ -23,9 +23,12 @@ def _long(indices: Tensor) -> Tensor:
 
 
 @kernel(
-    "GatherV2", "GatherV2D", host=("axis",), ignores=("is_preprocessed", "validate_indices"),
+    "GatherV2",
+    "GatherV2D",
+    host=("axis",),
+    ignores=("is_preprocessed", "validate_indices"),
     source="shape x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis+1:]",
-)  # fmt: skip
+)
 def gather_v2(
     x: Tensor, indices: Tensor, axis: Any, *, batch_dims: int = 0, negative_index_support: bool = False
 ) -> Tensor:
@@ -44,10 +47,15 @@ def gather_v2(
     return torch.stack(rows).unflatten(0, batch)
 
 
-rows({
-    "Gather": lambda x, indices, *, batch_dims=0, negative_index_support=False: gather_v2(
-        x, indices, batch_dims, batch_dims=batch_dims, negative_index_support=negative_index_support),
-}, source="GatherV2 along axis batch_dims", ignores=("validate_indices", "is_preprocessed"))  # fmt: skip
+rows(
+    {
+        "Gather": lambda x, indices, *, batch_dims=0, negative_index_support=False: gather_v2(
+            x, indices, batch_dims, batch_dims=batch_dims, negative_index_support=negative_index_support
+        ),
+    },
+    source="GatherV2 along axis batch_dims",
+    ignores=("validate_indices", "is_preprocessed"),
+)
 rows({"GatherElements": lambda x, index, *, dim=0: torch.gather(x, dim, _long(index))})
 
 
@@ -140,19 +148,28 @@ def _put_kept(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
 
 
 _LOCKED: dict[str, Any] = {"updates": ("var",), "ignores": ("use_locking",)}
-rows({
-    "ScatterNdUpdate": _put_kept,  # source of the padding: integrations of serving write slots of -1 by it
-    "ScatterNdAdd": lambda var, indices, updates: _put(var, indices, updates, accumulate=True),
-    "ScatterNdSub": lambda var, indices, updates: _put(var, indices, -updates, accumulate=True),
-}, **_LOCKED)  # fmt: skip
-rows({  # into a copy
-    "TensorScatterUpdate": lambda x, indices, updates: _put(x.clone(), indices, updates),
-    "TensorScatterAdd": lambda x, indices, updates: _put(x.clone(), indices, updates, accumulate=True),
-})  # fmt: skip
-rows({
-    "ScatterNd": lambda indices, x, shape: (  # into zeros
-        _put(torch.zeros(listed(shape), dtype=x.dtype), indices, x, accumulate=True)),
-}, host=("shape",))  # fmt: skip
+rows(
+    {
+        "ScatterNdUpdate": _put_kept,  # source of the padding: integrations of serving write slots of -1 by it
+        "ScatterNdAdd": lambda var, indices, updates: _put(var, indices, updates, accumulate=True),
+        "ScatterNdSub": lambda var, indices, updates: _put(var, indices, -updates, accumulate=True),
+    },
+    **_LOCKED,
+)
+rows(
+    {  # into a copy
+        "TensorScatterUpdate": lambda x, indices, updates: _put(x.clone(), indices, updates),
+        "TensorScatterAdd": lambda x, indices, updates: _put(x.clone(), indices, updates, accumulate=True),
+    }
+)
+rows(
+    {
+        "ScatterNd": lambda indices, x, shape: (  # into zeros
+            _put(torch.zeros(listed(shape), dtype=x.dtype), indices, x, accumulate=True)
+        ),
+    },
+    host=("shape",),
+)
 
 
 def _scatter(out: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str | bytes) -> Tensor:
@@ -168,15 +185,22 @@ def _scatter(out: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction
 
 
 # The iteration space is that of the indices, none of which is negative; of equal ones the last wins.
-rows({
-    "ScatterElements": lambda data, indices, updates, *, axis=0, reduction="none": (
-        _scatter(data.clone(memory_format=torch.contiguous_format), indices, updates, axis, reduction)),
-})  # fmt: skip
-rows({
-    "ScatterElementsV2": lambda var, indices, updates, *, axis=0, reduction="none": (
-        _scatter(var, indices, updates, axis, reduction)),
-    "ScatterAddWithAxis": lambda var, indices, updates, *, axis: _scatter(var, indices, updates, axis, "add"),
-}, updates=("var",))  # fmt: skip
+rows(
+    {
+        "ScatterElements": lambda data, indices, updates, *, axis=0, reduction="none": _scatter(
+            data.clone(memory_format=torch.contiguous_format), indices, updates, axis, reduction
+        ),
+    }
+)
+rows(
+    {
+        "ScatterElementsV2": lambda var, indices, updates, *, axis=0, reduction="none": _scatter(
+            var, indices, updates, axis, reduction
+        ),
+        "ScatterAddWithAxis": lambda var, indices, updates, *, axis: _scatter(var, indices, updates, axis, "add"),
+    },
+    updates=("var",),
+)
 
 
 def _row_shape(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
@@ -195,14 +219,21 @@ def _combined(reduction: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return run
 
 
-rows({
-    "ScatterAdd": _combined("sum"), "ScatterMul": _combined("prod"), "ScatterMax": _combined("amax"),
-    "ScatterMin": _combined("amin"),
-    "ScatterUpdate": lambda var, indices, updates: (
-        var.index_copy_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates))),
-    "ScatterSub": lambda var, indices, updates: (
-        var.index_add_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates), alpha=-1)),
-}, **_LOCKED)  # fmt: skip
+rows(
+    {
+        "ScatterAdd": _combined("sum"),
+        "ScatterMul": _combined("prod"),
+        "ScatterMax": _combined("amax"),
+        "ScatterMin": _combined("amin"),
+        "ScatterUpdate": lambda var, indices, updates: var.index_copy_(
+            0, _long(indices).reshape(-1), _row_shape(var, indices, updates)
+        ),
+        "ScatterSub": lambda var, indices, updates: var.index_add_(
+            0, _long(indices).reshape(-1), _row_shape(var, indices, updates), alpha=-1
+        ),
+    },
+    **_LOCKED,
+)
 
 
 @kernel("ScatterDiv", **_LOCKED)
@@ -222,9 +253,13 @@ def inplace_index_add(
     return var.index_add_(axis, _long(indices).reshape(-1), updates, alpha=scale)
 
 
-rows({
-    "IndexAdd": lambda var, indices, updates, *, axis=0: inplace_index_add(var.clone(), indices, updates, axis=axis),
-})  # fmt: skip
+rows(
+    {
+        "IndexAdd": lambda var, indices, updates, *, axis=0: inplace_index_add(
+            var.clone(), indices, updates, axis=axis
+        ),
+    }
+)
 
 
 # Advanced indexing
@@ -248,21 +283,35 @@ def _picked(x: Tensor, where: tuple[Any, ...]) -> Tensor:
 
 
 # x[sel]: dims whose mask, or entry in indexed_sizes, is 1 take the next index tensor, others are kept whole.
-rows({
-    "IndexByTensor": lambda x, indices, *, indices_mask=(): (
-        _picked(x, _subscript([_long(i) for i in indices], indices_mask))),
-}, source="torch's advanced indexing")  # fmt: skip
-rows({
-    "Index": lambda x, indexed_sizes, indexed_strides, indices: (
-        _picked(x, _subscript(map(_as_index, indices), listed(indexed_sizes)))),
-}, host=("indexed_sizes",), ignores=("indexed_strides",))  # fmt: skip
+rows(
+    {
+        "IndexByTensor": lambda x, indices, *, indices_mask=(): _picked(
+            x, _subscript([_long(i) for i in indices], indices_mask)
+        ),
+    },
+    source="torch's advanced indexing",
+)
+rows(
+    {
+        "Index": lambda x, indexed_sizes, indexed_strides, indices: _picked(
+            x, _subscript(map(_as_index, indices), listed(indexed_sizes))
+        ),
+    },
+    host=("indexed_sizes",),
+    ignores=("indexed_strides",),
+)
 
 
 @kernel("IndexPutV2", updates=("x",), host=("indexed_sizes",))
 def index_put_v2(
-    x: Tensor, value: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor], *,
+    x: Tensor,
+    value: Tensor,
+    indexed_sizes: Any,
+    indexed_strides: Any,
+    indices: list[Tensor],
+    *,
     accumulate: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """x[sel] = value or += value, in place; see Index for sel."""
     where = _subscript(map(_as_index, indices), listed(indexed_sizes))
     if accumulate:
@@ -332,12 +381,15 @@ def _unique_in_order(x: Tensor, out_idx: int) -> tuple[Tensor, Tensor, Tensor]:
     return values[order], rank[inverse].reshape(x.shape).to(dtype), counts[order].to(dtype)
 
 
-rows({
-    "Unique": lambda x, *, out_idx=DataType.DT_INT32: _unique_in_order(x, out_idx)[:2],
-    "UniqueWithCounts": lambda x, *, out_idx: _unique_in_order(x, out_idx),
-    "UniqueConsecutive": lambda x, *, return_idx=False, return_counts=False, axis=1000: (  # 1000: flattened
-        tuple(torch.unique_consecutive(x, True, True, dim=None if axis == 1000 else axis))),
-})  # fmt: skip
+rows(
+    {
+        "Unique": lambda x, *, out_idx=DataType.DT_INT32: _unique_in_order(x, out_idx)[:2],
+        "UniqueWithCounts": lambda x, *, out_idx: _unique_in_order(x, out_idx),
+        "UniqueConsecutive": lambda x, *, return_idx=False, return_counts=False, axis=1000: (  # 1000: flattened
+            tuple(torch.unique_consecutive(x, True, True, dim=None if axis == 1000 else axis))
+        ),
+    }
+)
 
 
 @kernel("UniqueWithCountsAndSorting", ignores=("sorted",))
@@ -350,19 +402,28 @@ def unique_with_counts_and_sorting(
     return values, inverse if return_inverse or return_counts else nothing, counts if return_counts else nothing.clone()
 
 
-rows({  # relative to the row; NaN lands at its end
-    "SearchSorted": lambda sorted_sequence, values, sorter=None, *, dtype=DataType.DT_INT64, right=False: (
-        torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter)
-        .to(torch_dtype(dtype))),
-    # equal bins between min and max; both 0: the range of x; 16-bit floats give float32
-    "Histogram": lambda x, *, bins=100, min=0.0, max=0.0: (
-        torch.histc(wide(x) if x.is_floating_point() else x.float(), bins, min, max).to(wide(x).dtype)),
-})  # fmt: skip
-rows({  # counts; equal limits: the range of x
-    "HistogramV2": lambda x, min, max, *, bins=100, y_dtype=DataType.DT_INT32: (
-        torch.histc(wide(x) if x.is_floating_point() else x.double(), bins, one(min), one(max))
-        .to(torch_dtype(y_dtype))),
-}, host=("min", "max"), source="aclnnHistc: counts between min and max, or in the range of x")  # fmt: skip
+rows(
+    {  # relative to the row; NaN lands at its end
+        "SearchSorted": lambda sorted_sequence, values, sorter=None, *, dtype=DataType.DT_INT64, right=False: (
+            torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter).to(
+                torch_dtype(dtype)
+            )
+        ),
+        # equal bins between min and max; both 0: the range of x; 16-bit floats give float32
+        "Histogram": lambda x, *, bins=100, min=0.0, max=0.0: torch.histc(
+            wide(x) if x.is_floating_point() else x.float(), bins, min, max
+        ).to(wide(x).dtype),
+    }
+)
+rows(
+    {  # counts; equal limits: the range of x
+        "HistogramV2": lambda x, min, max, *, bins=100, y_dtype=DataType.DT_INT32: torch.histc(
+            wide(x) if x.is_floating_point() else x.double(), bins, one(min), one(max)
+        ).to(torch_dtype(y_dtype)),
+    },
+    host=("min", "max"),
+    source="aclnnHistc: counts between min and max, or in the range of x",
+)
 
 
 @kernel("Bincount", host=("size",))
@@ -395,7 +456,10 @@ def unsorted_segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Any) -> T
 
 
 # The number of segments is the last id plus one.
-rows({
-    "SegmentSum": lambda x, segment_ids: (
-        unsorted_segment_sum(x, segment_ids, int(segment_ids.max()) + 1 if segment_ids.numel() else 0)),
-})  # fmt: skip
+rows(
+    {
+        "SegmentSum": lambda x, segment_ids: unsorted_segment_sum(
+            x, segment_ids, int(segment_ids.max()) + 1 if segment_ids.numel() else 0
+        ),
+    }
+)

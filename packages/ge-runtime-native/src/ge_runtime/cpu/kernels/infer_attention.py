@@ -127,28 +127,62 @@ _DOC: Final = "ops-transformer: attention, documentation; torch_npu, npu_fused_i
 
 @kernel("PromptFlashAttention", host=_LENGTHS[:2], ignores=("inner_precise",), source=_DOC)
 def prompt_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, pse_shift: Tensor | None = None, atten_mask: Tensor | None = None,
-    actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None, deq_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None, deq_scale2: Tensor | None = None, quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None, *, num_heads: int, scale_value: float = 1.0, pre_tokens: int = 214748647,
-    next_tokens: int = 0, input_layout: str = "BSH", num_key_value_heads: int = 0, sparse_mode: int = 0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_lengths: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    deq_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    deq_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    *,
+    num_heads: int,
+    scale_value: float = 1.0,
+    pre_tokens: int = 214748647,
+    next_tokens: int = 0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+) -> Tensor:
     """Attention of whole sequences. Layout pairs such as BNSD_BSND name the layout of the result last."""
     op = "PromptFlashAttention"
     _refuse_fed(op, deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2)
     setting = _Setting(op, Rule(scale_value, sparse_mode, pre_tokens, next_tokens), atten_mask, pse_shift)
     kv = num_key_value_heads or num_heads
     return _attention(
-        query, Cache(op, [key], kv), Cache(op, [value], kv), setting, num_heads, input_layout, actual_seq_lengths,
-        actual_seq_lengths_kv, out_scale=quant_scale2, out_offset=quant_offset2,
-    )[0]  # fmt: skip
+        query,
+        Cache(op, [key], kv),
+        Cache(op, [value], kv),
+        setting,
+        num_heads,
+        input_layout,
+        actual_seq_lengths,
+        actual_seq_lengths_kv,
+        out_scale=quant_scale2,
+        out_offset=quant_offset2,
+    )[0]
 
 
 def _attention(
-    query: Tensor, key: Cache, value: Cache, s: _Setting, heads: int, layout: str, lengths: Any, kv_lengths: Any, *,
-    rope: Tensor | None = None, key_rope: Cache | None = None, kv_padding: Any = None, out_scale: Tensor | None = None,
+    query: Tensor,
+    key: Cache,
+    value: Cache,
+    s: _Setting,
+    heads: int,
+    layout: str,
+    lengths: Any,
+    kv_lengths: Any,
+    *,
+    rope: Tensor | None = None,
+    key_rope: Cache | None = None,
+    kv_padding: Any = None,
+    out_scale: Tensor | None = None,
     out_offset: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """All layouts, lists and caches; (attention_out, softmax_lse)."""
     read, _, write = layout.partition("_")
     write = write or read
@@ -191,9 +225,16 @@ def _for_rows(s: _Setting, rows: int, batch: int, has_rope: bool) -> _Setting:
 
 
 def _per_batch(
-    q: Tensor, key: Cache, value: Cache, key_rope: Cache | None, s: _Setting, layout: str, q_used: list[int] | None,
-    kv_lengths: Any, kv_padding: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    key: Cache,
+    value: Cache,
+    key_rope: Cache | None,
+    s: _Setting,
+    layout: str,
+    q_used: list[int] | None,
+    kv_lengths: Any,
+    kv_padding: Any,
+) -> tuple[Tensor, Tensor]:
     """Every batch entry with its own lengths; query rows after the valid ones are zero."""
     outs, stats, rows, batch = [], [], q.shape[2], q.shape[0]
     most = key.longest(layout)
@@ -216,9 +257,16 @@ def _per_batch(
 
 
 def _tokens(
-    query: Tensor, key: Cache, value: Cache, s: _Setting, layout: str, lengths: Any, kv_lengths: Any,
-    rope: Tensor | None, key_rope: Cache | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Cache,
+    value: Cache,
+    s: _Setting,
+    layout: str,
+    lengths: Any,
+    kv_lengths: Any,
+    rope: Tensor | None,
+    key_rope: Cache | None,
+) -> tuple[Tensor, Tensor]:
     """Packed sequences: lengths are running sums, but those of the keys plain numbers if the keys come in pages."""
     q = query if rope is None else torch.cat((query, rope), -1)
     q = q.transpose(0, 1) if layout == "TND" else q  # (N, T, D)
@@ -253,13 +301,28 @@ def _both(scale: Tensor | None, offset: Tensor | None, mode: int, which: int) ->
 
 @kernel("IncreFlashAttention", host=("actual_seq_lengths", "kv_padding_size"), ignores=("inner_precise",), source=_DOC)
 def incre_flash_attention(
-    query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
-    atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, dequant_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None, dequant_scale2: Tensor | None = None, quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None, antiquant_scale: Tensor | None = None, antiquant_offset: Tensor | None = None,
-    block_table: Tensor | None = None, kv_padding_size: Any = None, *, num_heads: int, scale_value: float = 1.0,
-    input_layout: str = "BSH", num_key_value_heads: int = 0, block_size: int = 0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Sequence[Tensor],
+    value: Sequence[Tensor],
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_lengths: Any = None,
+    dequant_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    dequant_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    block_table: Tensor | None = None,
+    kv_padding_size: Any = None,
+    *,
+    num_heads: int,
+    scale_value: float = 1.0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    block_size: int = 0,
+) -> Tensor:
     """One query row a batch entry against dense, listed or paged keys."""
     op = "IncreFlashAttention"
     _refuse_fed(op, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1, dequant_scale2=dequant_scale2)
@@ -269,27 +332,67 @@ def incre_flash_attention(
         for i, parts in enumerate((key, value))
     )
     return _attention(
-        query, k, v, _Setting(op, Rule(scale_value, 1), atten_mask, pse_shift), num_heads, input_layout, None,
-        actual_seq_lengths, kv_padding=kv_padding_size, out_scale=quant_scale2, out_offset=quant_offset2,
-    )[0]  # fmt: skip
+        query,
+        k,
+        v,
+        _Setting(op, Rule(scale_value, 1), atten_mask, pse_shift),
+        num_heads,
+        input_layout,
+        None,
+        actual_seq_lengths,
+        kv_padding=kv_padding_size,
+        out_scale=quant_scale2,
+        out_offset=quant_offset2,
+    )[0]
 
 
 @kernel("FusedInferAttentionScore", host=_LENGTHS, ignores=("inner_precise",), source=_DOC)
 def fused_infer_attention_score(
-    query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
-    atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None,
-    dequant_scale1: Any = None, quant_scale1: Any = None, dequant_scale2: Any = None,
-    quant_scale2: Tensor | None = None, quant_offset2: Tensor | None = None, antiquant_scale: Tensor | None = None,
-    antiquant_offset: Tensor | None = None, block_table: Tensor | None = None, query_padding_size: Any = None,
-    kv_padding_size: Any = None, key_antiquant_scale: Any = None, key_antiquant_offset: Any = None,
-    value_antiquant_scale: Any = None, value_antiquant_offset: Any = None, key_shared_prefix: Any = None,
-    value_shared_prefix: Any = None, actual_shared_prefix_len: Any = None, query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None, key_rope_antiquant_scale: Any = None, dequant_scale_query: Any = None,
-    learnable_sink: Any = None, q_start_idx: Any = None, kv_start_idx: Any = None, *, num_heads: int,
-    scale: float = 1.0, pre_tokens: int = _FAR, next_tokens: int = _FAR, input_layout: str = "BSH",
-    num_key_value_heads: int = 0, sparse_mode: int = 0, block_size: int = 0, softmax_lse_flag: bool = False,
-    antiquant_mode: int = 0, key_antiquant_mode: int = 0, value_antiquant_mode: int = 0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Sequence[Tensor],
+    value: Sequence[Tensor],
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_lengths: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    dequant_scale1: Any = None,
+    quant_scale1: Any = None,
+    dequant_scale2: Any = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    block_table: Tensor | None = None,
+    query_padding_size: Any = None,
+    kv_padding_size: Any = None,
+    key_antiquant_scale: Any = None,
+    key_antiquant_offset: Any = None,
+    value_antiquant_scale: Any = None,
+    value_antiquant_offset: Any = None,
+    key_shared_prefix: Any = None,
+    value_shared_prefix: Any = None,
+    actual_shared_prefix_len: Any = None,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    key_rope_antiquant_scale: Any = None,
+    dequant_scale_query: Any = None,
+    learnable_sink: Any = None,
+    q_start_idx: Any = None,
+    kv_start_idx: Any = None,
+    *,
+    num_heads: int,
+    scale: float = 1.0,
+    pre_tokens: int = _FAR,
+    next_tokens: int = _FAR,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    block_size: int = 0,
+    softmax_lse_flag: bool = False,
+    antiquant_mode: int = 0,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+) -> tuple[Tensor, Tensor]:
     """(attention_out, softmax_lse) of a prompt or of one step; with one query row the sparse modes have no effect.
 
     Shapes: query by ``input_layout``, the layout of the result after ``_`` in it; keys likewise, or a list of one a
@@ -298,12 +401,19 @@ def fused_infer_attention_score(
     """
     op = "FusedInferAttentionScore"
     _refuse_fed(
-        op, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1, dequant_scale2=dequant_scale2,
-        key_shared_prefix=key_shared_prefix, value_shared_prefix=value_shared_prefix,
-        actual_shared_prefix_len=actual_shared_prefix_len, key_rope_antiquant_scale=key_rope_antiquant_scale,
-        dequant_scale_query=dequant_scale_query, query_padding_size=query_padding_size, q_start_idx=q_start_idx,
+        op,
+        dequant_scale1=dequant_scale1,
+        quant_scale1=quant_scale1,
+        dequant_scale2=dequant_scale2,
+        key_shared_prefix=key_shared_prefix,
+        value_shared_prefix=value_shared_prefix,
+        actual_shared_prefix_len=actual_shared_prefix_len,
+        key_rope_antiquant_scale=key_rope_antiquant_scale,
+        dequant_scale_query=dequant_scale_query,
+        query_padding_size=query_padding_size,
+        q_start_idx=q_start_idx,
         kv_start_idx=kv_start_idx,
-    )  # fmt: skip
+    )
     if (query_rope is None) != (key_rope is None):
         raise refused(op, "one of query_rope and key_rope is fed", "feed both, or none")
     if learnable_sink is not None and softmax_lse_flag:
@@ -323,7 +433,17 @@ def fused_infer_attention_score(
         op, Rule(scale, sparse_mode, pre_tokens, next_tokens), atten_mask, pse_shift, learnable_sink, softmax_lse_flag
     )
     return _attention(
-        query, sides[0], sides[1], setting, num_heads, input_layout, actual_seq_lengths, actual_seq_lengths_kv,
-        rope=query_rope, key_rope=key_rope_side, kv_padding=kv_padding_size, out_scale=quant_scale2,
+        query,
+        sides[0],
+        sides[1],
+        setting,
+        num_heads,
+        input_layout,
+        actual_seq_lengths,
+        actual_seq_lengths_kv,
+        rope=query_rope,
+        key_rope=key_rope_side,
+        kv_padding=kv_padding_size,
+        out_scale=quant_scale2,
         out_offset=quant_offset2,
-    )  # fmt: skip
+    )

@@ -22,21 +22,30 @@ def _as_given(x: Tensor) -> Tensor:
 
 
 # A matrix that is singular, or for Cholesky not positive definite, is an error.
-rows({
-    "MatrixInverse": lambda x, *, adjoint=False: torch.linalg.inv(_adjoint(x, adjoint)),
-    "MatrixDeterminant": lambda x: torch.linalg.det(_as_given(x)),
-    "MatrixTriangularSolve": lambda matrix, rhs, *, lower=True, adjoint=False: (  # reads one triangle only
-        torch.linalg.solve_triangular(_adjoint(matrix, adjoint), rhs, upper=lower == adjoint)),
-    "Cholesky": lambda x: torch.linalg.cholesky(x),
-    "Qr": lambda x, *, full_matrices=False: (
-        tuple(torch.linalg.qr(x, mode="complete" if full_matrices else "reduced"))),
-}, source=_SOURCE)  # fmt: skip
+rows(
+    {
+        "MatrixInverse": lambda x, *, adjoint=False: torch.linalg.inv(_adjoint(x, adjoint)),
+        "MatrixDeterminant": lambda x: torch.linalg.det(_as_given(x)),
+        "MatrixTriangularSolve": lambda matrix, rhs, *, lower=True, adjoint=False: (  # reads one triangle only
+            torch.linalg.solve_triangular(_adjoint(matrix, adjoint), rhs, upper=lower == adjoint)
+        ),
+        "Cholesky": lambda x: torch.linalg.cholesky(x),
+        "Qr": lambda x, *, full_matrices=False: tuple(
+            torch.linalg.qr(x, mode="complete" if full_matrices else "reduced")
+        ),
+    },
+    source=_SOURCE,
+)
 # The inverse ones divide by the length; RFFT gives, and IRFFT takes, the first half of the spectrum.
 rows({"FFT": lambda x: torch.fft.fft(x), "IFFT": lambda x: torch.fft.ifft(x)}, source="operator header spectral_ops")
-rows({
-    "RFFT": lambda input, fft_length: torch.fft.rfft(input, n=one(fft_length)),
-    "IRFFT": lambda x, fft_length: torch.fft.irfft(x, n=one(fft_length)),
-}, host=("fft_length",), source="operator header spectral_ops")  # fmt: skip
+rows(
+    {
+        "RFFT": lambda input, fft_length: torch.fft.rfft(input, n=one(fft_length)),
+        "IRFFT": lambda x, fft_length: torch.fft.irfft(x, n=one(fft_length)),
+    },
+    host=("fft_length",),
+    source="operator header spectral_ops",
+)
 
 
 @kernel("LogMatrixDeterminant", source=_SOURCE)

@@ -89,9 +89,14 @@ def _logits(
 
 
 def _logits_grad(
-    predict: Tensor, target: Tensor, dout: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, *,
+    predict: Tensor,
+    target: Tensor,
+    dout: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    *,
     reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     s = torch.sigmoid(predict)
     g = s - target if pos_weight is None else (pos_weight * target + 1 - target) * s - pos_weight * target
     return _weighted(g * _share(dout, predict, reduction), weight)
@@ -113,13 +118,15 @@ _FORMULAS: Final[dict[str, Callable[..., Tensor]]] = {
     "MseLossGrad": lambda p, t, dout, *, reduction="mean": 2 * (p - t) * _share(dout, p, reduction),
     "SoftMarginLoss": lambda p, t, *, reduction="mean": _reduced(torch.nn.functional.softplus(-p * t), reduction),
     "SoftMarginLossGrad": lambda p, t, dout, *, reduction="mean": (
-        -t * torch.sigmoid(-p * t) * _share(dout, p, reduction)),
+        -t * torch.sigmoid(-p * t) * _share(dout, p, reduction)
+    ),
     "LpLoss": _absolute,
     "SmoothL1Loss": lambda p, t, *, sigma=1.0: _smooth(p, t, sigma),
     "SmoothL1LossGrad": lambda p, t, dout, *, sigma=1.0: _smooth_slope(p, t, sigma) * dout,
     "SmoothL1LossV2": lambda p, t, *, sigma=1.0, reduction="mean": _reduced(_smooth(p, t, sigma), reduction),
     "SmoothL1LossGradV2": lambda p, t, dout, *, sigma=1.0, reduction="mean": (
-        _smooth_slope(p, t, sigma) * _share(dout, p, reduction)),
+        _smooth_slope(p, t, sigma) * _share(dout, p, reduction)
+    ),
     "KLDiv": lambda x, target, *, reduction: _divergence(x, target, reduction=reduction),
     "KLDivV2": _divergence,
     "BinaryCrossEntropy": _cross_entropy,
@@ -129,14 +136,20 @@ _FORMULAS: Final[dict[str, Callable[..., Tensor]]] = {
     "SigmoidCrossEntropyWithLogitsV2": _logits,
     "SigmoidCrossEntropyWithLogitsGradV2": _logits_grad,
     "PoissonNllLoss": _poisson,
-}  # fmt: skip
+}
 rows({op: rounded(formula) for op, formula in _FORMULAS.items()}, source=_HEADER)
 
 
-rows({  # the gradient comes first
-    "L1LossGrad": rounded(lambda grads, predict, label, *, reduction="mean": (
-        torch.sign(predict - label) * _share(grads, predict, reduction))),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {  # the gradient comes first
+        "L1LossGrad": rounded(
+            lambda grads, predict, label, *, reduction="mean": (
+                torch.sign(predict - label) * _share(grads, predict, reduction)
+            )
+        ),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("KlDivLossGrad", source=_HEADER)
@@ -176,9 +189,15 @@ def nll_loss(
 
 @kernel("NLLLossGrad", source="ops-nn: loss/nll_loss_grad, documentation")
 def nll_loss_grad(
-    x: Tensor, y_grad: Tensor, target: Tensor, weight: Tensor, total_weight: Tensor, *, reduction: str = "mean",
+    x: Tensor,
+    y_grad: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    total_weight: Tensor,
+    *,
+    reduction: str = "mean",
     ignore_index: int = -100,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Zero except at the target class, where it is ``-weight * y_grad`` (over total_weight for mean)."""
     classes = 0 if x.dim() == 1 else 1
     index = target.long().unsqueeze(classes) if x.dim() > 1 else target.long().reshape(1)
@@ -253,9 +272,15 @@ def _check_ctc(op: str, log_probs: Tensor, targets: Tensor, inputs: Tensor, leng
 
 @kernel("CTCLossV2", source=_HEADER)
 def ctc_loss_v2(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0,
-    reduction: str = "mean", zero_infinity: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> tuple[Tensor, Tensor]:
     """(negative log likelihood of each sequence, log_alpha); the caller reduces."""
     _check_ctc("CTCLossV2", log_probs, targets, input_lengths, target_lengths, blank)
     lengths = input_lengths.long(), target_lengths.long()
@@ -264,10 +289,18 @@ def ctc_loss_v2(
 
 @kernel("CTCLossV2Grad", source=_HEADER)
 def ctc_loss_v2_grad(
-    grad_out: Tensor, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
-    neg_log_likelihood: Tensor, log_alpha: Tensor, *, blank: int = 0, reduction: str = "mean",
+    grad_out: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
+    *,
+    blank: int = 0,
+    reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Gradient of CTCLossV2 for log_probs."""
     op = "CTCLossV2Grad"
     _check_ctc(op, log_probs, targets, input_lengths, target_lengths, blank)

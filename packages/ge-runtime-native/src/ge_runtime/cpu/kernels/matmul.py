@@ -52,9 +52,15 @@ def _matrices(op: str, x1: Tensor, x2: Tensor, bias: Tensor | None, turn1: bool,
 
 @kernel("MatMulV2", source=_HEADER)
 def matmul_v2(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
-    transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    offset_w: Tensor | None = None,
+    *,
+    transpose_x1: bool = False,
+    transpose_x2: bool = False,
+    offset_x: int = 0,
+) -> Tensor:
     """(M, K) by (K, N); 8-bit integers give int32."""
     no_offset("MatMulV2", offset_w, offset_x)
     return _matrices("MatMulV2", x1, x2, bias, transpose_x1, transpose_x2)
@@ -62,30 +68,44 @@ def matmul_v2(
 
 @kernel("BatchMatMulV2", source=_HEADER)
 def batch_matmul_v2(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
-    adj_x1: bool = False, adj_x2: bool = False, offset_x: int = 0,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    offset_w: Tensor | None = None,
+    *,
+    adj_x1: bool = False,
+    adj_x2: bool = False,
+    offset_x: int = 0,
+) -> Tensor:
     """(.., M, K) by (.., K, N), batch axes broadcast; 8-bit integers give int32."""
     no_offset("BatchMatMulV2", offset_w, offset_x)
     return product(turned(x1, adj_x1), turned(x2, adj_x2), bias)
 
 
-rows({
-    "MatMul": lambda x1, x2, bias=None, *, transpose_x1=False, transpose_x2=False: (
-        _matrices("MatMul", x1, x2, bias, transpose_x1, transpose_x2)),
-    # real types only, so adj is a plain transposition
-    "BatchMatMul": lambda x1, x2, *, adj_x1=False, adj_x2=False: torch.matmul(turned(x1, adj_x1), turned(x2, adj_x2)),
-    "Einsum": lambda x, *, equation, N=0: torch.einsum(equation, *x),
-    "Dot": rounded(lambda x, y: torch.dot(x, y)),
-    "Ger": lambda x1, x2: torch.outer(x1, x2),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        "MatMul": lambda x1, x2, bias=None, *, transpose_x1=False, transpose_x2=False: _matrices(
+            "MatMul", x1, x2, bias, transpose_x1, transpose_x2
+        ),
+        # real types only, so adj is a plain transposition
+        "BatchMatMul": lambda x1, x2, *, adj_x1=False, adj_x2=False: torch.matmul(
+            turned(x1, adj_x1), turned(x2, adj_x2)
+        ),
+        "Einsum": lambda x, *, equation, N=0: torch.einsum(equation, *x),
+        "Dot": rounded(lambda x, y: torch.dot(x, y)),
+        "Ger": lambda x1, x2: torch.outer(x1, x2),
+    },
+    source=_HEADER,
+)
 
 
 # op: attributes that say an operand is stored transposed
 _TRANSPOSED = {
-    "MatMul": ("transpose_x1", "transpose_x2"), "MatMulV2": ("transpose_x1", "transpose_x2"),
-    "BatchMatMul": ("adj_x1", "adj_x2"), "BatchMatMulV2": ("adj_x1", "adj_x2"),
-}  # fmt: skip
+    "MatMul": ("transpose_x1", "transpose_x2"),
+    "MatMulV2": ("transpose_x1", "transpose_x2"),
+    "BatchMatMul": ("adj_x1", "adj_x2"),
+    "BatchMatMulV2": ("adj_x1", "adj_x2"),
+}
 
 
 @plan(*_TRANSPOSED)
@@ -128,7 +148,7 @@ def gemm(
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``alpha * a @ b + beta * c`` with one-element alpha and beta."""
     a, b = turned(a, transpose_a), turned(b, transpose_b)
     if a.dtype.is_floating_point and c.dtype == a.dtype and a.dim() == 2:
@@ -151,9 +171,16 @@ _AFTER_PRODUCT: Final = ("relu", "gelu_erf", "gelu_tanh")
 
 @kernel("FusedMatMul", source="ops-nn: matmul/fused_mat_mul, documentation")
 def fused_matmul(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, x3: Tensor | None = None, *,
-    transpose_x1: bool = False, transpose_x2: bool = False, enable_hf32: bool = False, fused_op_type: str = "",
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    x3: Tensor | None = None,
+    *,
+    transpose_x1: bool = False,
+    transpose_x2: bool = False,
+    enable_hf32: bool = False,
+    fused_op_type: str = "",
+) -> Tensor:
     """Product, then ``fused_op_type``; add and mul take the rounded product, activations the unrounded one."""
     a, b = turned(x1, transpose_x1), turned(x2, transpose_x2)
     if fused_op_type in ("add", "mul"):
@@ -172,10 +199,17 @@ def fused_matmul(
 
 @kernel("TransposeBatchMatMul", source="ops-nn: matmul/transpose_batch_mat_mul, shape inference and documentation")
 def transpose_batch_matmul(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, scale: Tensor | None = None, *,
-    perm_x1: Sequence[int] = (), perm_x2: Sequence[int] = (), perm_y: Sequence[int] = (),
-    enable_hf32: bool = False, batch_split_factor: int = 1,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    *,
+    perm_x1: Sequence[int] = (),
+    perm_x2: Sequence[int] = (),
+    perm_y: Sequence[int] = (),
+    enable_hf32: bool = False,
+    batch_split_factor: int = 1,
+) -> Tensor:
     """Batched product between permutations; with ``scale`` the rows of all batches are joined and become int8."""
     a = x1.permute(tuple(perm_x1)) if perm_x1 else x1
     b = x2.permute(tuple(perm_x2)) if perm_x2 else x2
@@ -195,9 +229,17 @@ def transpose_batch_matmul(
 
 @kernel("AddLora", source="ops-transformer and torch_npu documentation of add_lora")
 def add_lora(
-    y: Tensor, x: Tensor, weightB: Tensor, indices: Tensor, weightA: Tensor | None = None, *,
-    layer_idx: int = 0, scale: float = 0.001, y_offset: int = 0, y_slice_size: int = -1,
-) -> Tensor:  # fmt: skip
+    y: Tensor,
+    x: Tensor,
+    weightB: Tensor,
+    indices: Tensor,
+    weightA: Tensor | None = None,
+    *,
+    layer_idx: int = 0,
+    scale: float = 0.001,
+    y_offset: int = 0,
+    y_slice_size: int = -1,
+) -> Tensor:
     """Add each row's low-rank update to a slice of ``y``."""
     rows = indices.long()
     z = x.float()
@@ -269,12 +311,25 @@ def _grouped_part(x: Tensor, w: Tensor, get: Any, row_scale: Tensor | None, dtyp
 
 @kernel("GroupedMatmul", source="ops-transformer: gmm/grouped_matmul, documentation")
 def grouped_matmul(
-    x: Sequence[Tensor], weight: Sequence[Tensor], bias: Sequence[Tensor] = (), scale: Sequence[Tensor] = (),
-    offset: Sequence[Tensor] = (), antiquant_scale: Sequence[Tensor] = (), antiquant_offset: Sequence[Tensor] = (),
-    group_list: Tensor | None = None, per_token_scale: Tensor | None = None, *, split_item: int = 0, dtype: int = 0,
-    transpose_weight: bool = False, transpose_x: bool = False, group_type: int = -1, group_list_type: int = 0,
-    act_type: int = 0, tuning_config: Sequence[int] = (),
-) -> list[Tensor]:  # fmt: skip
+    x: Sequence[Tensor],
+    weight: Sequence[Tensor],
+    bias: Sequence[Tensor] = (),
+    scale: Sequence[Tensor] = (),
+    offset: Sequence[Tensor] = (),
+    antiquant_scale: Sequence[Tensor] = (),
+    antiquant_offset: Sequence[Tensor] = (),
+    group_list: Tensor | None = None,
+    per_token_scale: Tensor | None = None,
+    *,
+    split_item: int = 0,
+    dtype: int = 0,
+    transpose_weight: bool = False,
+    transpose_x: bool = False,
+    group_type: int = -1,
+    group_list_type: int = 0,
+    act_type: int = 0,
+    tuning_config: Sequence[int] = (),
+) -> list[Tensor]:
     """One product a group; groups are lists (-1), row ranges of ``x`` (0) or ranges of K (2).
 
     Rows after the last group are zero: the definition leaves them unwritten.
@@ -283,9 +338,12 @@ def grouped_matmul(
         raise refused("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")
     out_dtype = x[0].dtype if x[0].dtype.is_floating_point else _GROUPED_DTYPE.get(dtype, torch.float16)
     extras = {
-        "bias": bias, "scale": scale, "offset": offset,
-        "antiquant_scale": antiquant_scale, "antiquant_offset": antiquant_offset,
-    }  # fmt: skip
+        "bias": bias,
+        "scale": scale,
+        "offset": offset,
+        "antiquant_scale": antiquant_scale,
+        "antiquant_offset": antiquant_offset,
+    }
 
     def weight_of(g: int) -> Tensor:
         w = weight[g] if len(weight) > 1 else (weight[0][g] if weight[0].dim() == 3 else weight[0])
@@ -303,9 +361,14 @@ def grouped_matmul(
 
 
 def _grouped_rows(
-    x: Sequence[Tensor], group_list: Tensor | None, kind: int, token_scale: Tensor | None, part: Any, split_item: int,
+    x: Sequence[Tensor],
+    group_list: Tensor | None,
+    kind: int,
+    token_scale: Tensor | None,
+    part: Any,
+    split_item: int,
     weight_of: Any,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     if group_list is None:
         groups = spans(enumerate(itertools.accumulate(t.shape[0] for t in x)))
     else:
@@ -326,20 +389,36 @@ def _grouped_k(x: Tensor, weight: Sequence[Tensor], group_list: Tensor | None, k
     if group_list is None:
         raise refused("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
     whole = weight[0] if len(weight) == 1 else torch.cat(list(weight))
-    return torch.stack([
-        torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype)
-        for _, start, end in group_spans(group_list, kind)
-    ])  # fmt: skip
+    return torch.stack(
+        [
+            torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype)
+            for _, start, end in group_spans(group_list, kind)
+        ]
+    )
 
 
 @kernel("GroupedMatmulFinalizeRouting", source="ops-transformer: gmm/grouped_matmul_finalize_routing, documentation")
 def grouped_matmul_finalize_routing(
-    x: Tensor, w: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, pertoken_scale: Tensor | None = None,
-    group_list: Tensor | None = None, shared_input: Tensor | None = None, logit: Tensor | None = None,
-    row_index: Tensor | None = None, offset: Tensor | None = None, *, dtype: int = 0, shared_input_weight: float = 1.0,
-    shared_input_offset: int = 0, transpose_x: bool = False, transpose_w: bool = False, output_bs: int = 0,
-    group_list_type: int = 1, tuning_config: Sequence[int] = (),
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    w: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    pertoken_scale: Tensor | None = None,
+    group_list: Tensor | None = None,
+    shared_input: Tensor | None = None,
+    logit: Tensor | None = None,
+    row_index: Tensor | None = None,
+    offset: Tensor | None = None,
+    *,
+    dtype: int = 0,
+    shared_input_weight: float = 1.0,
+    shared_input_offset: int = 0,
+    transpose_x: bool = False,
+    transpose_w: bool = False,
+    output_bs: int = 0,
+    group_list_type: int = 1,
+    tuning_config: Sequence[int] = (),
+) -> Tensor:
     """Grouped product whose rows are weighted by ``logit`` and added into the rows named by ``row_index``."""
     if group_list is None or row_index is None or offset is not None or dtype:
         raise refused("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")

@@ -37,24 +37,48 @@ def _write(op: str, cache: Tensor, rows: Tensor, index: Tensor | None, mode: str
 
 @kernel("MlaPrologV3", updates=("kv_cache", "kr_cache"), source=_SOURCE)
 def mla_prolog_v3(
-    token_x: Tensor, weight_dq: Tensor, weight_uq_qr: Tensor, weight_uk: Tensor, weight_dkv_kr: Tensor,
-    rmsnorm_gamma_cq: Tensor, rmsnorm_gamma_ckv: Tensor, rope_sin: Tensor, rope_cos: Tensor, kv_cache: Tensor,
-    kr_cache: Tensor, cache_index: Tensor | None = None, dequant_scale_x: Tensor | None = None,
-    dequant_scale_w_dq: Tensor | None = None, dequant_scale_w_uq_qr: Tensor | None = None,
-    dequant_scale_w_dkv_kr: Tensor | None = None, quant_scale_ckv: Tensor | None = None,
-    quant_scale_ckr: Tensor | None = None, smooth_scales_cq: Tensor | None = None,
-    actual_seq_len: Tensor | None = None, k_nope_clip_alpha: Tensor | None = None, *,
-    rmsnorm_epsilon_cq: float = 1e-5, rmsnorm_epsilon_ckv: float = 1e-5, cache_mode: str = "PA_BSND",
-    query_norm_flag: bool = False, qc_qr_scale: float = 1.0, kc_scale: float = 1.0,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    token_x: Tensor,
+    weight_dq: Tensor,
+    weight_uq_qr: Tensor,
+    weight_uk: Tensor,
+    weight_dkv_kr: Tensor,
+    rmsnorm_gamma_cq: Tensor,
+    rmsnorm_gamma_ckv: Tensor,
+    rope_sin: Tensor,
+    rope_cos: Tensor,
+    kv_cache: Tensor,
+    kr_cache: Tensor,
+    cache_index: Tensor | None = None,
+    dequant_scale_x: Tensor | None = None,
+    dequant_scale_w_dq: Tensor | None = None,
+    dequant_scale_w_uq_qr: Tensor | None = None,
+    dequant_scale_w_dkv_kr: Tensor | None = None,
+    quant_scale_ckv: Tensor | None = None,
+    quant_scale_ckr: Tensor | None = None,
+    smooth_scales_cq: Tensor | None = None,
+    actual_seq_len: Tensor | None = None,
+    k_nope_clip_alpha: Tensor | None = None,
+    *,
+    rmsnorm_epsilon_cq: float = 1e-5,
+    rmsnorm_epsilon_ckv: float = 1e-5,
+    cache_mode: str = "PA_BSND",
+    query_norm_flag: bool = False,
+    qc_qr_scale: float = 1.0,
+    kc_scale: float = 1.0,
+) -> tuple[Tensor, ...]:
     """(query, query_rope, kv_cache, kr_cache, dequant_scale_q_nope, query_norm, dequant_scale_q_norm)."""
     op = "MlaProlog"
     fed = {
-        "dequant_scale_x": dequant_scale_x, "dequant_scale_w_dq": dequant_scale_w_dq,
-        "dequant_scale_w_uq_qr": dequant_scale_w_uq_qr, "dequant_scale_w_dkv_kr": dequant_scale_w_dkv_kr,
-        "quant_scale_ckv": quant_scale_ckv, "quant_scale_ckr": quant_scale_ckr, "smooth_scales_cq": smooth_scales_cq,
-        "actual_seq_len": actual_seq_len, "k_nope_clip_alpha": k_nope_clip_alpha,
-    }  # fmt: skip
+        "dequant_scale_x": dequant_scale_x,
+        "dequant_scale_w_dq": dequant_scale_w_dq,
+        "dequant_scale_w_uq_qr": dequant_scale_w_uq_qr,
+        "dequant_scale_w_dkv_kr": dequant_scale_w_dkv_kr,
+        "quant_scale_ckv": quant_scale_ckv,
+        "quant_scale_ckr": quant_scale_ckr,
+        "smooth_scales_cq": smooth_scales_cq,
+        "actual_seq_len": actual_seq_len,
+        "k_nope_clip_alpha": k_nope_clip_alpha,
+    }
     given = [name for name, value in fed.items() if value is not None]
     operands = (token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rope_sin, rope_cos, kv_cache, kr_cache)
     if given or not all(t.is_floating_point() for t in (*operands, rmsnorm_gamma_cq, rmsnorm_gamma_ckv)):
@@ -82,9 +106,15 @@ def mla_prolog_v2(
     """MlaPrologV3 whose caches come after their index; the last result, dequant_scale_q_nope, is one zero."""
     *inputs, index, kv_cache, kr_cache = operands[:12]
     results = mla_prolog_v3(
-        *inputs, kv_cache, kr_cache, index, *operands[12:], rmsnorm_epsilon_cq=rmsnorm_epsilon_cq,
-        rmsnorm_epsilon_ckv=rmsnorm_epsilon_ckv, cache_mode=cache_mode,
-    )  # fmt: skip
+        *inputs,
+        kv_cache,
+        kr_cache,
+        index,
+        *operands[12:],
+        rmsnorm_epsilon_cq=rmsnorm_epsilon_cq,
+        rmsnorm_epsilon_ckv=rmsnorm_epsilon_ckv,
+        cache_mode=cache_mode,
+    )
     return *results[:4], torch.zeros(1)
 
 

@@ -35,9 +35,14 @@ def moe_gating_top_k_softmax(x: Tensor, finished: Tensor | None = None, *, k: in
 
 @kernel("MoeGatingTopKSoftmaxV2", source="ops-transformer: moe/moe_gating_top_k_softmax_v2, documentation")
 def moe_gating_top_k_softmax_v2(
-    x: Tensor, finished: Tensor | None = None, *, k: int, renorm: int = 0, output_softmax_result_flag: bool = False,
+    x: Tensor,
+    finished: Tensor | None = None,
+    *,
+    k: int,
+    renorm: int = 0,
+    output_softmax_result_flag: bool = False,
     output_softmax: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, expert_idx, softmax_result); ``renorm`` 1 takes the softmax over the chosen logits."""
     scores = torch.softmax(wide(x), -1)
     index = _topk(wide(x) if renorm else scores, k)
@@ -47,10 +52,19 @@ def moe_gating_top_k_softmax_v2(
 
 @kernel("MoeGatingTopK", source="ops-transformer: moe/moe_gating_top_k, documentation and reference")
 def moe_gating_top_k(
-    x: Tensor, bias: Tensor | None = None, *, k: int, k_group: int = 1, group_count: int = 1,
-    group_select_mode: int = 0, renorm: int = 0, norm_type: int = 0, out_flag: bool = False,
-    routed_scaling_factor: float = 1.0, eps: float = 1e-20,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    bias: Tensor | None = None,
+    *,
+    k: int,
+    k_group: int = 1,
+    group_count: int = 1,
+    group_select_mode: int = 0,
+    renorm: int = 0,
+    norm_type: int = 0,
+    out_flag: bool = False,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, expert_idx, out): experts are picked by biased scores, returned with unbiased ones."""
     if norm_type not in (0, 1) or renorm:
         raise refused("MoeGatingTopK", f"norm_type {norm_type}, renorm {renorm}; accepted: norm_type 0, 1 and renorm 0")
@@ -91,11 +105,21 @@ def _ranked_experts(expert_idx: Tensor, first: int, last: int) -> tuple[Tensor, 
 
 @kernel("MoeInitRoutingV3", source="ops-transformer: moe/moe_init_routing_v3, documentation")
 def moe_init_routing_v3(
-    x: Tensor, expert_idx: Tensor, scale: Tensor | None = None, offset: Tensor | None = None, *, active_num: int = -1,
-    expert_capacity: int = -1, expert_num: int = -1, drop_pad_mode: int = 0, expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False, quant_mode: int = -1, active_expert_range: Sequence[int] = (),
+    x: Tensor,
+    expert_idx: Tensor,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    *,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(expanded_x, expanded_row_idx, expert counts, expanded_scale) without capacity; quant_mode -1 or 1.
 
     Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows after the available ones are zero, their place -1.
@@ -129,10 +153,16 @@ def moe_init_routing_v3(
 
 @kernel("MoeFinalizeRoutingV2", source="ops-transformer: moe/moe_finalize_routing_v2, documentation and reference")
 def moe_finalize_routing_v2(
-    expanded_x: Tensor, expanded_row_idx: Tensor, x1: Tensor | None = None, x2: Tensor | None = None,
-    bias: Tensor | None = None, scales: Tensor | None = None, expert_idx: Tensor | None = None, *,
+    expanded_x: Tensor,
+    expanded_row_idx: Tensor,
+    x1: Tensor | None = None,
+    x2: Tensor | None = None,
+    bias: Tensor | None = None,
+    scales: Tensor | None = None,
+    expert_idx: Tensor | None = None,
+    *,
     drop_pad_mode: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """MoeFinalizeRouting with optional parts; modes 2 and 3 read the index table row-major, -1 is a zero row."""
     flat = wide(expanded_x).reshape(-1, expanded_x.shape[-1])
     index = expanded_row_idx.reshape(-1).long()
@@ -149,21 +179,30 @@ def moe_finalize_routing_v2(
     return y.to(expanded_x.dtype)
 
 
-rows({
-    # weighted sum of the experts' rows; the index table is k-major, scales and experts row-major
-    "MoeFinalizeRouting": lambda expanded_x, x1, x2, bias, scales, row_idx, expert_idx: (
-        moe_finalize_routing_v2(expanded_x, row_idx, x1, x2, bias, scales, expert_idx)),
-    # entry e: how many of the sorted experts are at most e
-    "MoeComputeExpertTokens": lambda sorted_experts, *, num_experts: torch.searchsorted(
-        sorted_experts, torch.arange(num_experts, dtype=sorted_experts.dtype), right=True).to(torch.int32),
-}, source="ops-transformer: moe, documentation and kernel")  # fmt: skip
+rows(
+    {
+        # weighted sum of the experts' rows; the index table is k-major, scales and experts row-major
+        "MoeFinalizeRouting": lambda expanded_x, x1, x2, bias, scales, row_idx, expert_idx: moe_finalize_routing_v2(
+            expanded_x, row_idx, x1, x2, bias, scales, expert_idx
+        ),
+        # entry e: how many of the sorted experts are at most e
+        "MoeComputeExpertTokens": lambda sorted_experts, *, num_experts: torch.searchsorted(
+            sorted_experts, torch.arange(num_experts, dtype=sorted_experts.dtype), right=True
+        ).to(torch.int32),
+    },
+    source="ops-transformer: moe, documentation and kernel",
+)
 
 
 @kernel("MoeReRouting", source="ops-transformer: moe/moe_re_routing, documentation")
 def moe_re_routing(
-    tokens: Tensor, expert_token_num_per_rank: Tensor, per_token_scales: Tensor | None = None, *,
-    expert_token_num_type: int = 1, idx_type: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    tokens: Tensor,
+    expert_token_num_per_rank: Tensor,
+    per_token_scales: Tensor | None = None,
+    *,
+    expert_token_num_type: int = 1,
+    idx_type: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Blocks (rank, expert) to expert-major order; (tokens, scales, source row of each row, tokens of each expert)."""
     if expert_token_num_type != 1 or idx_type != 0:
         raise refused("MoeReRouting", "accepted: expert_token_num_type 1, idx_type 0")
@@ -171,8 +210,9 @@ def moe_re_routing(
     starts = (counts.reshape(-1).cumsum(0) - counts.reshape(-1)).reshape(counts.shape)
     blocks = [
         torch.arange(int(starts[r, e]), int(starts[r, e] + counts[r, e]))
-        for e in range(counts.shape[1]) for r in range(counts.shape[0])
-    ]  # fmt: skip
+        for e in range(counts.shape[1])
+        for r in range(counts.shape[0])
+    ]
     order = torch.cat(blocks)
     scales = torch.zeros(tokens.shape[0]) if per_token_scales is None else per_token_scales[order]
     total = counts.sum(0).to(expert_token_num_per_rank.dtype)
@@ -187,14 +227,23 @@ def _into_pages(cache: Tensor, data: Tensor, slots: Tensor) -> None:
 
 
 @kernel(
-    "ScatterPaKvCache", updates=("key_cache", "value_cache"),
+    "ScatterPaKvCache",
+    updates=("key_cache", "value_cache"),
     source="ops-transformer: attention/scatter_pa_kv_cache, kernel",
-)  # fmt: skip
+)
 def scatter_pa_kv_cache(
-    key: Tensor, key_cache: Tensor, slot_mapping: Tensor, value: Tensor, value_cache: Tensor,
-    compress_lens: Tensor | None = None, compress_seq_offset: Tensor | None = None, seq_lens: Tensor | None = None, *,
-    cache_mode: str = "Norm", scatter_mode: str = "None",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    key: Tensor,
+    key_cache: Tensor,
+    slot_mapping: Tensor,
+    value: Tensor,
+    value_cache: Tensor,
+    compress_lens: Tensor | None = None,
+    compress_seq_offset: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    cache_mode: str = "Norm",
+    scatter_mode: str = "None",
+) -> tuple[Tensor, Tensor]:
     """Write tokens of keys and values into their paged caches."""
     op = "ScatterPaKvCache"
     if cache_mode != "Norm" or scatter_mode != "None":
@@ -207,9 +256,15 @@ def scatter_pa_kv_cache(
 
 @kernel("ScatterPaCache", updates=("key_cache",), source="ops-transformer: attention/scatter_pa_cache, documentation")
 def scatter_pa_cache(
-    key: Tensor, key_cache: Tensor, slot_mapping: Tensor, compress_lens: Tensor | None = None,
-    compress_seq_offset: Tensor | None = None, seq_lens: Tensor | None = None, *, cache_mode: str = "Norm",
-) -> Tensor:  # fmt: skip
+    key: Tensor,
+    key_cache: Tensor,
+    slot_mapping: Tensor,
+    compress_lens: Tensor | None = None,
+    compress_seq_offset: Tensor | None = None,
+    seq_lens: Tensor | None = None,
+    *,
+    cache_mode: str = "Norm",
+) -> Tensor:
     """ScatterPaKvCache of one cache."""
     if cache_mode != "Norm":
         raise refused("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")

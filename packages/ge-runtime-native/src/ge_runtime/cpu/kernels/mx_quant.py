@@ -85,9 +85,15 @@ def mx(x: Tensor, dtype: torch.dtype, scale_alg: int, axis: int = -1) -> tuple[T
 
 @kernel("DynamicMxQuant", source=_DOC)
 def dynamic_mx_quant(
-    x: Tensor, *, axis: int = -1, round_mode: str = "rint", dst_type: int = 40, blocksize: int = 32,
-    scale_alg: int = 0, dst_type_max: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    *,
+    axis: int = -1,
+    round_mode: str = "rint",
+    dst_type: int = 40,
+    blocksize: int = 32,
+    scale_alg: int = 0,
+    dst_type_max: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """(y, mxscale): runs of 32 along ``axis``."""
     return mx(x, _format("DynamicMxQuant", dst_type, round_mode, scale_alg, dst_type_max, blocksize), scale_alg, axis)
 
@@ -103,9 +109,15 @@ def dynamic_mx_quant_with_dual_axis(
 
 @kernel("GroupedDynamicMxQuant", host=("group_index",), source="ops-nn: quant/grouped_dynamic_mx_quant, documentation")
 def grouped_dynamic_mx_quant(
-    x: Tensor, group_index: list[int], *, round_mode: str = "rint", dst_type: int = 35, blocksize: int = 32,
-    scale_alg: int = 0, dst_type_max: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    group_index: list[int],
+    *,
+    round_mode: str = "rint",
+    dst_type: int = 35,
+    blocksize: int = 32,
+    scale_alg: int = 0,
+    dst_type_max: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """(y, mxscale (rows // 64 + groups, n, 2)): runs down the rows that begin anew at each group's end."""
     dtype = _format("GroupedDynamicMxQuant", dst_type, round_mode, scale_alg, dst_type_max, blocksize)
     ends = listed(group_index)
@@ -144,9 +156,15 @@ def _rms(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple
 
 @kernel("RmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/rms_norm_dynamic_mx_quant, README")
 def rms_norm_dynamic_mx_quant(
-    x: Tensor, gamma: Tensor, beta: Tensor | None = None, *, epsilon: float = 1e-6, scale_alg: int = 0,
-    round_mode: str = "rint", dst_type: int = 40,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    *,
+    epsilon: float = 1e-6,
+    scale_alg: int = 0,
+    round_mode: str = "rint",
+    dst_type: int = 40,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mxscale, rstd): RMS norm, then runs of 32 along the last axis."""
     y, rstd = _rms(x, gamma, beta, epsilon)
     dtype = _format("RmsNormDynamicMxQuant", dst_type, round_mode, scale_alg, 0.0)
@@ -155,9 +173,16 @@ def rms_norm_dynamic_mx_quant(
 
 @kernel("AddRmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/add_rms_norm_dynamic_mx_quant")
 def add_rms_norm_dynamic_mx_quant(
-    x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor | None = None, *, epsilon: float = 1e-6, scale_alg: int = 0,
-    round_mode: str = "rint", dst_type: int = 40,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    *,
+    epsilon: float = 1e-6,
+    scale_alg: int = 0,
+    round_mode: str = "rint",
+    dst_type: int = 40,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(y, x, mxscale, rstd) with x = x1 + x2."""
     x = (wide(x1) + wide(x2)).to(x1.dtype)
     y, rstd = _rms(x, gamma, beta, epsilon)
@@ -168,11 +193,22 @@ def add_rms_norm_dynamic_mx_quant(
 
 @kernel("SwigluMxQuant", source="ops-nn: activation/swiglu_mx_quant, documentation and kernel")
 def swiglu_mx_quant(
-    x: Tensor, group_index: Tensor | None = None, *, activate_dim: int = -1, activate_left: bool = False,
-    swiglu_mode: int = 0, clamp_limit: float = 7.0, glu_alpha: float = 1.702, glu_bias: float = 1.0,
-    group_mode: int = 0, axis: int = -1, dst_type: int = 40, round_mode: str = "rint", scale_alg: int = 0,
+    x: Tensor,
+    group_index: Tensor | None = None,
+    *,
+    activate_dim: int = -1,
+    activate_left: bool = False,
+    swiglu_mode: int = 0,
+    clamp_limit: float = 7.0,
+    glu_alpha: float = 1.702,
+    glu_bias: float = 1.0,
+    group_mode: int = 0,
+    axis: int = -1,
+    dst_type: int = 40,
+    round_mode: str = "rint",
+    scale_alg: int = 0,
     max_dtype_value: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(y, mxscale): a gated activation (``quant.swiglu``) rounded to the type of x, then runs of 32 at its end."""
     if group_index is not None or group_mode or axis not in (-1, x.dim() - 1) or swiglu_mode not in (0, 1):
         raise refused("SwigluMxQuant", "group_index, axis -2 or swiglu_mode above 1", "leave them at their defaults")
@@ -184,9 +220,14 @@ def swiglu_mx_quant(
 
 @kernel("DynamicBlockQuant", source="ops-nn: quant/dynamic_block_quant, documentation")
 def dynamic_block_quant(
-    x: Tensor, *, min_scale: float = 0.0, round_mode: str = "rint", dst_type: int = 35, row_block_size: int = 1,
+    x: Tensor,
+    *,
+    min_scale: float = 0.0,
+    round_mode: str = "rint",
+    dst_type: int = 35,
+    row_block_size: int = 1,
     col_block_size: int = 128,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(y, scale): ``scale = max|tile| / largest number`` of each tile of the last two axes, ``y = x / scale``.
 
     With ``min_scale`` no scale is above ``1 / min_scale``. Infinities and NaN do not count for the maximum.

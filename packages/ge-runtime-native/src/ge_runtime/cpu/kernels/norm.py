@@ -36,10 +36,15 @@ def layer_norm(
     return torch.native_layer_norm(x, shape, gamma, beta, epsilon)  # type: ignore[no-any-return]
 
 
-rows({  # over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)
-    "LayerNormV4": lambda x, normalized_shape, gamma=None, beta=None, *, epsilon=1e-5: (
-        layer_norm(x, _trailing(x, len(listed(normalized_shape))), gamma, beta, epsilon)),
-}, host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")  # fmt: skip
+rows(
+    {  # over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)
+        "LayerNormV4": lambda x, normalized_shape, gamma=None, beta=None, *, epsilon=1e-5: layer_norm(
+            x, _trailing(x, len(listed(normalized_shape))), gamma, beta, epsilon
+        ),
+    },
+    host=("normalized_shape",),
+    source="ops-nn: norm/layer_norm_v4, documentation",
+)
 
 
 def _layer_norm_as(
@@ -93,9 +98,14 @@ def _layer_norm_from(
 
 @kernel("LayerNormV3", source=_HEADER)
 def layer_norm_v3(
-    x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    begin_norm_axis: int = 0,
+    begin_params_axis: int = 0,
     epsilon: float = 1e-5,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, rstd); statistics in the type of ``x``."""
     y, mean, rstd = _layer_norm_from(x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon)
     return y, mean.to(x.dtype), rstd.to(x.dtype)
@@ -103,9 +113,14 @@ def layer_norm_v3(
 
 @kernel("LayerNorm", source=_HEADER)
 def layer_norm_v1(
-    x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    begin_norm_axis: int = 0,
+    begin_params_axis: int = 0,
     epsilon: float = 1e-7,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """LayerNormV3 with the biased variance as third output; statistics in the type of ``x``."""
     y, mean, _ = _layer_norm_from(x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon)
     axes = list(range(begin_norm_axis % max(x.dim(), 1), x.dim()))
@@ -163,16 +178,23 @@ def layer_norm_beta_gamma_backprop_v2(
 
 
 # The same from the variance.
-rows({
-    "LayerNormGrad": lambda dy, x, variance, mean, gamma: (
-        layer_norm_grad_v3(dy, x, _of_variance(variance), mean, gamma)),
-    "LayerNormXBackprop": lambda dy, x, variance, mean, gamma: (
-        _layer_norm_grad(dy, x, _of_variance(variance), mean, gamma, False)[0].to(x.dtype)),
-    "LayerNormXBackpropV2": lambda dy, x, variance, mean, gamma: (
-        layer_norm_x_backprop_v3(dy, x, _of_variance(variance), mean, gamma)),
-    "LayerNormBetaGammaBackprop": lambda dy, x, variance, mean, *, shape_gamma: layer_norm_beta_gamma_backprop_v2(
-        dy, (wide(x) - wide(mean)) * _of_variance(variance), shape_gamma=shape_gamma),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        "LayerNormGrad": lambda dy, x, variance, mean, gamma: layer_norm_grad_v3(
+            dy, x, _of_variance(variance), mean, gamma
+        ),
+        "LayerNormXBackprop": lambda dy, x, variance, mean, gamma: _layer_norm_grad(
+            dy, x, _of_variance(variance), mean, gamma, False
+        )[0].to(x.dtype),
+        "LayerNormXBackpropV2": lambda dy, x, variance, mean, gamma: layer_norm_x_backprop_v3(
+            dy, x, _of_variance(variance), mean, gamma
+        ),
+        "LayerNormBetaGammaBackprop": lambda dy, x, variance, mean, *, shape_gamma: layer_norm_beta_gamma_backprop_v2(
+            dy, (wide(x) - wide(mean)) * _of_variance(variance), shape_gamma=shape_gamma
+        ),
+    },
+    source=_HEADER,
+)
 
 
 def _group_norm(
@@ -188,9 +210,15 @@ def _group_norm(
 
 @kernel("GroupNormV2", source="ops-nn: norm/group_norm_v2, documentation")
 def group_norm_v2(
-    x: Tensor, gamma: Tensor, beta: Tensor, *, num_groups: int, data_format: str = "NHWC", eps: float = 1e-5,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    num_groups: int,
+    data_format: str = "NHWC",
+    eps: float = 1e-5,
     is_training: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, rstd) per sample and group of channels; channels are axis 1 whatever ``data_format`` says."""
     y, mean, rstd = _group_norm(x, gamma, beta, num_groups, eps)
     return y, mean.to(x.dtype), rstd.to(x.dtype)
@@ -198,9 +226,15 @@ def group_norm_v2(
 
 @kernel("GroupNorm", source="ops-nn: norm/group_norm, reference; third output is the variance")
 def group_norm(
-    x: Tensor, gamma: Tensor, beta: Tensor, *, num_groups: int, data_format: str = "NHWC", eps: float = 1e-4,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    *,
+    num_groups: int,
+    data_format: str = "NHWC",
+    eps: float = 1e-4,
     is_training: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """GroupNormV2 with the biased variance as third output."""
     y, mean, _ = _group_norm(x, gamma, beta, num_groups, eps)
     variance = torch.var(wide(x).reshape(x.shape[0], num_groups, -1), -1, correction=0)
@@ -209,9 +243,14 @@ def group_norm(
 
 @kernel("GroupNormSilu", source="ops-nn: norm/group_norm_silu, documentation")
 def group_norm_silu(
-    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, num_groups: int, eps: float = 1e-4,
+    x: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    num_groups: int,
+    eps: float = 1e-4,
     activate_silu: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """GroupNorm and silu with one rounding; third output is rstd, whatever its port is called."""
     y, mean, rstd = _group_norm(
         wide(x), gamma if gamma is None else wide(gamma), beta if beta is None else wide(beta), num_groups, eps
@@ -220,17 +259,30 @@ def group_norm_silu(
     return y.to(x.dtype), mean.to(x.dtype), rstd.to(x.dtype)
 
 
-rows({
-    "GroupNormRelu": lambda x, gamma, beta, *, num_groups, eps=1e-5: (
-        _group_norm(x, gamma, beta, num_groups, eps)[0].relu_()),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        "GroupNormRelu": lambda x, gamma, beta, *, num_groups, eps=1e-5: _group_norm(x, gamma, beta, num_groups, eps)[
+            0
+        ].relu_(),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("GroupNormGrad", source="ops-nn: norm/group_norm_grad, documentation")
 def group_norm_grad(
-    dy: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, gamma: Tensor, *, num_groups: int, data_format: str = "NCHW",
-    dx_is_require: bool = True, dgamma_is_require: bool = True, dbeta_is_require: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dy: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    x: Tensor,
+    gamma: Tensor,
+    *,
+    num_groups: int,
+    data_format: str = "NCHW",
+    dx_is_require: bool = True,
+    dgamma_is_require: bool = True,
+    dbeta_is_require: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of group normalisation for x, gamma and beta; an output that is not required is zero."""
     op = "GroupNormGrad"
     if x.dim() < 2 or num_groups <= 0 or x.shape[1] % num_groups:
@@ -239,10 +291,17 @@ def group_norm_grad(
     ensure_sizes(op, "dy", dy, x.shape)
     ensure_elements(op, "gamma", gamma, c)
     dx, dgamma, dbeta = _ATEN.native_group_norm_backward.default(
-        wide(dy).contiguous(), wide(x).contiguous(), wide(mean).reshape(n, num_groups),
-        wide(rstd).reshape(n, num_groups), wide(gamma), n, c, inner, num_groups,
+        wide(dy).contiguous(),
+        wide(x).contiguous(),
+        wide(mean).reshape(n, num_groups),
+        wide(rstd).reshape(n, num_groups),
+        wide(gamma),
+        n,
+        c,
+        inner,
+        num_groups,
         [dx_is_require, dgamma_is_require, dbeta_is_require],
-    )  # fmt: skip
+    )
     return (
         torch.zeros_like(x) if dx is None else dx.to(dy.dtype),
         torch.zeros_like(gamma, dtype=dy.dtype) if dgamma is None else dgamma.to(dy.dtype),
@@ -272,8 +331,10 @@ def rms_norm_of_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, 
     return x32 * rstd * wide(gamma), rstd
 
 
-rows({"RmsNorm": lambda x, gamma, *, epsilon=1e-6: rms_norm(x, gamma, epsilon)},
-     source="ops-nn: norm/rms_norm, documentation and kernel")  # fmt: skip
+rows(
+    {"RmsNorm": lambda x, gamma, *, epsilon=1e-6: rms_norm(x, gamma, epsilon)},
+    source="ops-nn: norm/rms_norm, documentation and kernel",
+)
 
 
 @plan("RmsNorm")
@@ -325,10 +386,18 @@ def add_rms_norm_cast(
 
 @kernel("AddRmsNormQuant", source="operator header: nn_norm_ops; ops-nn: norm/add_rms_norm_quant")
 def add_rms_norm_quant(
-    x1: Tensor, x2: Tensor, gamma: Tensor, scales1: Tensor, scales2: Tensor | None = None,
-    zero_points1: Tensor | None = None, zero_points2: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-6,
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    scales1: Tensor,
+    scales2: Tensor | None = None,
+    zero_points1: Tensor | None = None,
+    zero_points2: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-6,
     div_mode: bool = True,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """AddRmsNorm and two int8 results: ``round(y / scale + zero_point)``, with ``div_mode`` false times the scale.
 
     Without scales2 the second is zero.
@@ -346,9 +415,17 @@ def add_rms_norm_quant(
 
 @kernel("AddRmsNormDynamicQuant", source="ops-nn: norm/add_rms_norm_dynamic_quant, documentation")
 def add_rms_norm_dynamic_quant(
-    x1: Tensor, x2: Tensor, gamma: Tensor, smooth_scale1: Tensor | None = None, smooth_scale2: Tensor | None = None,
-    beta: Tensor | None = None, *, epsilon: float = 1e-6, output_mask: Sequence[bool] = (), dst_type: int = 2,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    smooth_scale1: Tensor | None = None,
+    smooth_scale2: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    epsilon: float = 1e-6,
+    output_mask: Sequence[bool] = (),
+    dst_type: int = 2,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """AddRmsNorm, then symmetric quantisation of each row, twice; a result that is not valid is zero."""
     dtype = torch_dtype(dst_type)
     top = torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
@@ -371,9 +448,15 @@ def add_rms_norm_dynamic_quant(
 
 @kernel("AddLayerNorm", "InplaceAddLayerNorm", source="operator header: nn_norm_ops; ops-nn: norm/add_layer_norm")
 def add_layer_norm(
-    x1: Tensor, x2: Tensor, gamma: Tensor, beta: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-5,
+    x1: Tensor,
+    x2: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float = 1e-5,
     additional_output: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(y, mean, rstd, x) of LayerNorm over gamma's axes of x = x1 + x2 + bias."""
     x = wide(x1) + wide(x2) if bias is None else wide(x1) + wide(x2) + wide(bias)
     y, mean, rstd = layer_norm(x, list(gamma.shape), wide(gamma), wide(beta), epsilon)
@@ -413,10 +496,16 @@ def lp_norm(
     return (y.clamp_min(epsilon) if epsilon > 0 else y).to(x.dtype)
 
 
-rows({  # ``x / max(sqrt(sum x**2), eps)`` over ``axis``
-    "L2Normalize": rounded(lambda x, *, axis=(), eps=1e-4: (
-        x / torch.linalg.vector_norm(x, 2, axis_list(axis, x.dim()), True).clamp_min(eps))),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {  # ``x / max(sqrt(sum x**2), eps)`` over ``axis``
+        "L2Normalize": rounded(
+            lambda x, *, axis=(), eps=1e-4: (
+                x / torch.linalg.vector_norm(x, 2, axis_list(axis, x.dim()), True).clamp_min(eps)
+            )
+        ),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("InstanceNorm", source="operator header: nn_norm_ops; ops-nn: norm/instance_norm")
@@ -435,9 +524,16 @@ def instance_norm(
 
 @kernel("InstanceNormV2", source=_HEADER)
 def instance_norm_v2(
-    x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, mean: Tensor | None = None,
-    variance: Tensor | None = None, *, is_training: bool = True, momentum: float = 0.1, epsilon: float = 1e-5,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    mean: Tensor | None = None,
+    variance: Tensor | None = None,
+    *,
+    is_training: bool = True,
+    momentum: float = 0.1,
+    epsilon: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
     """InstanceNorm of channels-first data; out of training with the statistics fed."""
     if not is_training and (mean is None or variance is None):
         raise refused("InstanceNormV2", "is_training is false and mean or variance is not fed", "feed both")

@@ -18,9 +18,19 @@ def _n(x: Tensor) -> Tensor:
 
 
 def _adam(
-    var: Tensor, m: Tensor, v: Tensor, beta1_power: Tensor, beta2_power: Tensor, lr: Tensor, beta1: Tensor,
-    beta2: Tensor, epsilon: Tensor, grad: Tensor, *, use_nesterov: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    var: Tensor,
+    m: Tensor,
+    v: Tensor,
+    beta1_power: Tensor,
+    beta2_power: Tensor,
+    lr: Tensor,
+    beta1: Tensor,
+    beta2: Tensor,
+    epsilon: Tensor,
+    grad: Tensor,
+    *,
+    use_nesterov: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Adam step with bias-corrected rate ``lr * sqrt(1 - beta2_power) / (1 - beta1_power)``."""
     g, b1, b2 = wide(grad), _n(beta1), _n(beta2)
     rate = _n(lr) * torch.sqrt(1 - _n(beta2_power)) / (1 - _n(beta1_power))
@@ -32,16 +42,32 @@ def _adam(
 
 
 rows({"ApplyAdamD": _adam}, updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)
-rows({"ApplyAdam": lambda *operands, use_nesterov=False: _adam(*operands, use_nesterov=use_nesterov)[0]},
-     updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)  # fmt: skip
+rows(
+    {"ApplyAdam": lambda *operands, use_nesterov=False: _adam(*operands, use_nesterov=use_nesterov)[0]},
+    updates=("var", "m", "v"),
+    ignores=("use_locking",),
+    source=_HEADER,
+)
 
 
 @kernel("ApplyAdamW", updates=("var", "m", "v"), source="ops-nn: optim/apply_adam_w, documentation")
 def apply_adam_w(
-    var: Tensor, m: Tensor, v: Tensor, beta1_power: Tensor, beta2_power: Tensor, lr: Tensor, weight_decay: Tensor,
-    beta1: Tensor, beta2: Tensor, epsilon: Tensor, grad: Tensor, max_grad_norm: Tensor | None = None, *,
-    amsgrad: bool = False, maximize: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    var: Tensor,
+    m: Tensor,
+    v: Tensor,
+    beta1_power: Tensor,
+    beta2_power: Tensor,
+    lr: Tensor,
+    weight_decay: Tensor,
+    beta1: Tensor,
+    beta2: Tensor,
+    epsilon: Tensor,
+    grad: Tensor,
+    max_grad_norm: Tensor | None = None,
+    *,
+    amsgrad: bool = False,
+    maximize: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     """AdamW step; the powers are multiplied by their betas once more before they correct the bias."""
     g, b1, b2 = (-wide(grad) if maximize else wide(grad)), _n(beta1), _n(beta2)
     decayed = wide(var) * (1 - _n(lr) * _n(weight_decay))
@@ -66,19 +92,36 @@ def _momentum(
     return var.copy_(value), accum.copy_(a)
 
 
-rows({
-    "ApplyMomentumD": _momentum,
-    "ApplyMomentum": lambda *operands, use_nesterov=False: _momentum(*operands, use_nesterov=use_nesterov)[0],
-}, updates=("var", "accum"), ignores=("use_locking",), source=_HEADER)  # fmt: skip
-rows({"ApplyGradientDescent": lambda var, alpha, delta: var.copy_(wide(var) - _n(alpha) * wide(delta))},
-     updates=("var",), ignores=("use_locking",), source=_HEADER)  # fmt: skip
+rows(
+    {
+        "ApplyMomentumD": _momentum,
+        "ApplyMomentum": lambda *operands, use_nesterov=False: _momentum(*operands, use_nesterov=use_nesterov)[0],
+    },
+    updates=("var", "accum"),
+    ignores=("use_locking",),
+    source=_HEADER,
+)
+rows(
+    {"ApplyGradientDescent": lambda var, alpha, delta: var.copy_(wide(var) - _n(alpha) * wide(delta))},
+    updates=("var",),
+    ignores=("use_locking",),
+    source=_HEADER,
+)
 
 
 @kernel("SGD", updates=("parameters", "accum", "stat"), source=_HEADER)
 def sgd(
-    parameters: Tensor, gradient: Tensor, learning_rate: Tensor, accum: Tensor, momentum: Tensor, stat: Tensor, *,
-    dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-) -> Tensor:  # fmt: skip
+    parameters: Tensor,
+    gradient: Tensor,
+    learning_rate: Tensor,
+    accum: Tensor,
+    momentum: Tensor,
+    stat: Tensor,
+    *,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+) -> Tensor:
     """SGD step; where ``stat`` is 1 (first step) the accumulator starts as the gradient, and ``stat`` becomes 0."""
     g = wide(gradient) + weight_decay * wide(parameters)
     first = wide(stat) > 0

@@ -62,9 +62,14 @@ class Window:
 
 
 def calculated(
-    extent: Numbers, size: Numbers, stride: Numbers, pads: Numbers,
-    dilation: Numbers | None = None, ceil: bool = False, drop_last: bool = False,
-) -> Window:  # fmt: skip
+    extent: Numbers,
+    size: Numbers,
+    stride: Numbers,
+    pads: Numbers,
+    dilation: Numbers | None = None,
+    ceil: bool = False,
+    drop_last: bool = False,
+) -> Window:
     """Windows from explicit pads; ``drop_last`` leaves out a last window that starts in the trailing padding."""
     begin, end = begin_end(pads)
     dilation = [1] * len(size) if dilation is None else list(dilation)
@@ -95,9 +100,15 @@ Windows: TypeAlias = "Callable[[Numbers], Window]"
 
 
 def from_mode(
-    ksize: Numbers, strides: Numbers, mode: str, pads: Numbers, data_format: str, global_pooling: bool,
-    ceil_mode: bool, drop_last: bool,
-) -> Windows:  # fmt: skip
+    ksize: Numbers,
+    strides: Numbers,
+    mode: str,
+    pads: Numbers,
+    data_format: str,
+    global_pooling: bool,
+    ceil_mode: bool,
+    drop_last: bool,
+) -> Windows:
     """Windows of the V2 and V3 operators; only maximum pooling drops a window of padding."""
 
     def windows(extent: Numbers) -> Window:
@@ -132,9 +143,14 @@ def _volumes(ksize: Numbers, strides: Numbers, pads: Numbers, layout: str, ceil:
 
 
 def _volumes_by(
-    ksize: Numbers, strides: Numbers, padding: str, pads: Numbers, layout: str, dilation: Numbers = (1,),
+    ksize: Numbers,
+    strides: Numbers,
+    padding: str,
+    pads: Numbers,
+    layout: str,
+    dilation: Numbers = (1,),
     ceil: bool = False,
-) -> Windows:  # fmt: skip
+) -> Windows:
     """Padding SAME, VALID, or CALCULATED with six pads."""
     size, stride = _three(ksize, layout), _three(strides, layout)
     if padding == "CALCULATED":
@@ -191,25 +207,43 @@ def _max_grad(x: Tensor, grad: Tensor, layout: str, windows: Windows) -> Tensor:
     return from_channels_first(scatter_to(to_channels_first(grad, layout), index, first.shape), layout)
 
 
-rows({
-    "MaxPool MaxPoolExt2": lambda x, *, ksize, strides, padding, data_format="NHWC": (
-        _max(x, data_format, _padded(ksize, strides, padding, data_format))),
-    "MaxPoolGrad": lambda x1, x2, grad, *, ksize, strides, padding, data_format="NHWC": (  # x2: the forward output
-        _max_grad(x1, grad, data_format, _padded(ksize, strides, padding, data_format))),
-    "MaxPool3DGrad": lambda x, y, grads, *, ksize, strides, padding="SAME", pads=(0,) * 6, data_format="NDHWC": (
-        _max_grad(x, grads, data_format, _volumes_by(ksize, strides, padding, pads, data_format))),
-}, source=_HEADER)  # fmt: skip
-rows({
-    "MaxPoolV2": lambda x, ksize, strides, *, padding, data_format="NHWC": (
-        _max(x, data_format, _padded(ksize, strides, padding, data_format))),
-}, host=("ksize", "strides"), source=_HEADER)  # fmt: skip
+rows(
+    {
+        "MaxPool MaxPoolExt2": lambda x, *, ksize, strides, padding, data_format="NHWC": _max(
+            x, data_format, _padded(ksize, strides, padding, data_format)
+        ),
+        "MaxPoolGrad": lambda x1, x2, grad, *, ksize, strides, padding, data_format="NHWC": (  # x2: the forward output
+            _max_grad(x1, grad, data_format, _padded(ksize, strides, padding, data_format))
+        ),
+        "MaxPool3DGrad": lambda x, y, grads, *, ksize, strides, padding="SAME", pads=(0,) * 6, data_format="NDHWC": (
+            _max_grad(x, grads, data_format, _volumes_by(ksize, strides, padding, pads, data_format))
+        ),
+    },
+    source=_HEADER,
+)
+rows(
+    {
+        "MaxPoolV2": lambda x, ksize, strides, *, padding, data_format="NHWC": _max(
+            x, data_format, _padded(ksize, strides, padding, data_format)
+        ),
+    },
+    host=("ksize", "strides"),
+    source=_HEADER,
+)
 
 
 @kernel("MaxPoolV3", source="ops-nn: pooling/max_pool_v3, documentation")
 def max_pool_v3(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0),
-    data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    padding_mode: str = "CALCULATED",
+    pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW",
+    global_pooling: bool = False,
+    ceil_mode: bool = False,
+) -> Tensor:
     """Maximum of each window with explicit pads [top, bottom, left, right], SAME or VALID."""
     windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return _max(x, data_format, windows)
@@ -217,10 +251,18 @@ def max_pool_v3(
 
 @kernel("MaxPoolV3Grad", source=_HEADER)
 def max_pool_v3_grad(
-    orig_input: Tensor, orig_output: Tensor, grad: Tensor, *, ksize: Numbers, strides: Numbers,
-    padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0), data_format: str = "NCHW",
-    global_pooling: bool = False, ceil_mode: bool = False,
-) -> Tensor:  # fmt: skip
+    orig_input: Tensor,
+    orig_output: Tensor,
+    grad: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    padding_mode: str = "CALCULATED",
+    pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW",
+    global_pooling: bool = False,
+    ceil_mode: bool = False,
+) -> Tensor:
     """Gradient of MaxPoolV3."""
     windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return _max_grad(orig_input, grad, data_format, windows)
@@ -228,9 +270,16 @@ def max_pool_v3_grad(
 
 @kernel("MaxPool3D", source=_HEADER)
 def max_pool_3d(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, padding: str, pads: Numbers = (0,) * 6,
-    dilation: Numbers = (1,) * 5, ceil_mode: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    padding: str,
+    pads: Numbers = (0,) * 6,
+    dilation: Numbers = (1,) * 5,
+    ceil_mode: int = 0,
+    data_format: str = "NDHWC",
+) -> Tensor:
     """3-D maximum; padding SAME, VALID or CALCULATED with six pads."""
     windows = _volumes_by(ksize, strides, padding, pads, data_format, dilation, bool(ceil_mode))
     return _max(x, data_format, windows)
@@ -247,9 +296,15 @@ def _plan_pool(ctx: PlanContext) -> Call | None:
         return None
     extent = [int(n) for n in shape[2:]]
     windows = from_mode(
-        attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
-        attr("pads", [0, 0, 0, 0]), "NCHW", attr("global_pooling", False), attr("ceil_mode", False), op == "MaxPoolV3",
-    )  # fmt: skip
+        attr("ksize"),
+        attr("strides"),
+        attr("padding_mode", "CALCULATED"),
+        attr("pads", [0, 0, 0, 0]),
+        "NCHW",
+        attr("global_pooling", False),
+        attr("ceil_mode", False),
+        op == "MaxPoolV3",
+    )
     w = windows(extent)
     if not w.native(extent):
         return None
@@ -261,9 +316,15 @@ def _plan_pool(ctx: PlanContext) -> Call | None:
 
 @kernel("MaxPoolWithArgmaxV1", source="ops-nn: pooling/max_pool_with_argmax_v1, shape inference")
 def max_pool_with_argmax_v1(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, dtype: int = 3,
-    dilation: Numbers = (1, 1, 1, 1), ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    pads: Numbers,
+    dtype: int = 3,
+    dilation: Numbers = (1, 1, 1, 1),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
     """(y, argmax) of NCHW data; argmax is ``h * W + w``, int32: the bit mask belongs to blocked layouts only."""
     size, stride, pad, spread = (list(v)[1:3] for v in (ksize, strides, pads, dilation))  # [1, h, w, 1] lists
     both = [v for v in pad for _ in range(2)]
@@ -271,16 +332,25 @@ def max_pool_with_argmax_v1(
     return y, index.to(torch.int32)
 
 
-rows({"MaxPoolGradWithArgmaxV1": lambda x, grad, argmax: scatter_to(grad, argmax, x.shape)},
-     ignores=("ksize", "strides", "pads", "dtype", "dilation", "ceil_mode"),
-     source="ops-nn: pooling/max_pool_grad_with_argmax_v1, shape inference")  # fmt: skip
+rows(
+    {"MaxPoolGradWithArgmaxV1": lambda x, grad, argmax: scatter_to(grad, argmax, x.shape)},
+    ignores=("ksize", "strides", "pads", "dtype", "dilation", "ceil_mode"),
+    source="ops-nn: pooling/max_pool_grad_with_argmax_v1, shape inference",
+)
 
 
 @kernel("MaxPool3DWithArgmaxV2", source="ops-nn: pooling/max_pool3d_with_argmax_v2, documentation and kernel")
 def max_pool_3d_with_argmax_v2(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers,
-    dilation: Numbers = (1, 1, 1), ceil_mode: bool = False, data_format: str = "NCDHW", dtype: int = 3,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    pads: Numbers,
+    dilation: Numbers = (1, 1, 1),
+    ceil_mode: bool = False,
+    data_format: str = "NCDHW",
+    dtype: int = 3,
+) -> tuple[Tensor, Tensor]:
     """(y, argmax); argmax is ``(d * H + h) * W + w`` in the unpadded volume."""
     first = to_channels_first(x, data_format)
     p = [v for v in _three(pads, data_format) for _ in range(2)]
@@ -346,9 +416,15 @@ def _mean(x: Tensor, layout: str, windows: Windows, exclusive: bool = True, divi
 
 
 def _mean_grad(
-    full: Any, grad: Tensor, layout: str, windows: Windows, exclusive: bool = True, divisor: int = 0, *,
+    full: Any,
+    grad: Tensor,
+    layout: str,
+    windows: Windows,
+    exclusive: bool = True,
+    divisor: int = 0,
+    *,
     clip: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Its gradient for an input of shape ``full``."""
     shape = listed(full)
     shape = [shape[0], shape[-1], *shape[1:-1]] if layout.endswith("C") else shape
@@ -356,22 +432,39 @@ def _mean_grad(
     return from_channels_first(avg_pool_grad(first, shape, windows(shape[2:]), exclusive, divisor, clip), layout)
 
 
-rows({
-    "AvgPool": lambda x, *, ksize, strides, padding, data_format="NHWC": (
-        _mean(x, data_format, _padded(ksize, strides, padding, data_format))),
-}, source=_HEADER)  # fmt: skip
-rows({
-    "AvgPoolGrad": lambda orig_input_shape, input_grad, *, ksize, strides, padding, data_format="NHWC": _mean_grad(
-        orig_input_shape, input_grad, data_format, _padded(ksize, strides, padding, data_format)),
-}, host=("orig_input_shape",), source=_HEADER)  # fmt: skip
+rows(
+    {
+        "AvgPool": lambda x, *, ksize, strides, padding, data_format="NHWC": _mean(
+            x, data_format, _padded(ksize, strides, padding, data_format)
+        ),
+    },
+    source=_HEADER,
+)
+rows(
+    {
+        "AvgPoolGrad": lambda orig_input_shape, input_grad, *, ksize, strides, padding, data_format="NHWC": _mean_grad(
+            orig_input_shape, input_grad, data_format, _padded(ksize, strides, padding, data_format)
+        ),
+    },
+    host=("orig_input_shape",),
+    source=_HEADER,
+)
 
 
 @kernel("AvgPoolV2", source="ops-nn: pooling/avg_pool_v2, documentation and kernel")
 def avg_pool_v2(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0),
-    data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False, exclusive: bool = True,
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    padding_mode: str = "CALCULATED",
+    pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW",
+    global_pooling: bool = False,
+    ceil_mode: bool = False,
+    exclusive: bool = True,
     divisor_override: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Mean of each window; ``exclusive`` leaves padding out of the divisor."""
     windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return _mean(x, data_format, windows, exclusive, divisor_override)
@@ -381,10 +474,19 @@ def avg_pool_v2(
     "AvgPoolV2Grad", host=("orig_input_shape",), source="ops-nn: pooling/avg_pool_v2_grad, documentation and kernel"
 )
 def avg_pool_v2_grad(
-    orig_input_shape: Any, input_grad: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED",
-    pads: Numbers = (0, 0, 0, 0), data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False,
-    exclusive: bool = True, divisor_override: int = 0,
-) -> Tensor:  # fmt: skip
+    orig_input_shape: Any,
+    input_grad: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    padding_mode: str = "CALCULATED",
+    pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW",
+    global_pooling: bool = False,
+    ceil_mode: bool = False,
+    exclusive: bool = True,
+    divisor_override: int = 0,
+) -> Tensor:
     """Gradient of AvgPoolV2; without ``exclusive`` the divisor is the whole window, also where it leaves the image."""
     windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return _mean_grad(orig_input_shape, input_grad, data_format, windows, exclusive, divisor_override, clip=False)
@@ -392,9 +494,16 @@ def avg_pool_v2_grad(
 
 @kernel("AvgPool3D", source=_HEADER)
 def avg_pool_3d(
-    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    pads: Numbers,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int = 0,
+    data_format: str = "NDHWC",
+) -> Tensor:
     """3-D mean; pads [front, back, top, bottom, left, right]."""
     windows = _volumes(ksize, strides, pads, data_format, ceil_mode)
     return _mean(x, data_format, windows, not count_include_pad, divisor_override)
@@ -402,9 +511,17 @@ def avg_pool_3d(
 
 @kernel("AvgPool3DGrad", host=("orig_input_shape",), source=_HEADER)
 def avg_pool_3d_grad(
-    orig_input_shape: Any, grads: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
+    orig_input_shape: Any,
+    grads: Tensor,
+    *,
+    ksize: Numbers,
+    strides: Numbers,
+    pads: Numbers,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int = 0,
+    data_format: str = "NDHWC",
+) -> Tensor:
     """Gradient of AvgPool3D."""
     windows = _volumes(ksize, strides, pads, data_format, ceil_mode)
     return _mean_grad(orig_input_shape, grads, data_format, windows, not count_include_pad, divisor_override)
@@ -412,9 +529,14 @@ def avg_pool_3d_grad(
 
 @kernel("AvgPool1D", source=_HEADER)
 def avg_pool_1d(
-    x: Tensor, *, ksize: int, strides: int, pads: Numbers, ceil_mode: bool = False,
+    x: Tensor,
+    *,
+    ksize: int,
+    strides: int,
+    pads: Numbers,
+    ceil_mode: bool = False,
     count_include_pad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Mean of windows along the last axis; pads [left, right]."""
     data = x.reshape(1, -1, x.shape[-1])
     w = calculated(data.shape[2:], [ksize], [strides], pads, ceil=ceil_mode, drop_last=True)
@@ -440,15 +562,25 @@ def _adaptive_grad(op: str, grad: Tensor, x: Tensor, rank: int) -> Tensor:
 
 # Means over windows floor(i * H / OH) .. ceil((i + 1) * H / OH).
 _ADAPTIVE = "ops-nn: pooling/adaptive_avg_pool2d, documentation and reference"
-rows({
-    "AdaptiveAvgPool2d": rounded(lambda x, *, output_size: _F.adaptive_avg_pool2d(x, _pair(output_size, x))),
-    "AdaptiveAvgPool2dGrad": rounded(lambda grad, *, orig_input_shape: (
-        _adaptive_grad("AdaptiveAvgPool2dGrad", grad, grad.new_empty(()).expand(tuple(orig_input_shape)), 2))),
-    "GlobalAveragePool": rounded(lambda x: x.mean(list(range(2, x.dim())), keepdim=True)),
-}, source=_ADAPTIVE)  # fmt: skip
-rows({
-    "AdaptiveAvgPool": rounded(lambda x, output_size: _F.adaptive_avg_pool2d(x, _pair(listed(output_size), x))),
-}, host=("output_size",), source=_HEADER)  # fmt: skip
+rows(
+    {
+        "AdaptiveAvgPool2d": rounded(lambda x, *, output_size: _F.adaptive_avg_pool2d(x, _pair(output_size, x))),
+        "AdaptiveAvgPool2dGrad": rounded(
+            lambda grad, *, orig_input_shape: _adaptive_grad(
+                "AdaptiveAvgPool2dGrad", grad, grad.new_empty(()).expand(tuple(orig_input_shape)), 2
+            )
+        ),
+        "GlobalAveragePool": rounded(lambda x: x.mean(list(range(2, x.dim())), keepdim=True)),
+    },
+    source=_ADAPTIVE,
+)
+rows(
+    {
+        "AdaptiveAvgPool": rounded(lambda x, output_size: _F.adaptive_avg_pool2d(x, _pair(listed(output_size), x))),
+    },
+    host=("output_size",),
+    source=_HEADER,
+)
 
 
 @kernel("AdaptiveMaxPool2d", source=_HEADER)

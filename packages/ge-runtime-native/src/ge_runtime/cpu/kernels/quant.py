@@ -16,8 +16,12 @@ from ge_runtime.errors import refused
 
 _HEADER = "operator header: quantize_ops"
 _ROUND: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "round": torch.round, "rint": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
-}  # fmt: skip
+    "round": torch.round,
+    "rint": torch.round,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+}
 
 
 def to_quantised(op: str, x: Tensor, dtype: torch.dtype, round_mode: str = "round") -> Tensor:
@@ -50,9 +54,15 @@ def ascend_quant(
 
 @kernel("AscendQuantV2", source="ops-nn: quant/ascend_quant_v2, documentation and kernel")
 def ascend_quant_v2(
-    x: Tensor, scale: Tensor, offset: Tensor | None = None, *, sqrt_mode: bool = False, round_mode: str = "round",
-    dst_type: int = 2, axis: int = -1,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    *,
+    sqrt_mode: bool = False,
+    round_mode: str = "round",
+    dst_type: int = 2,
+    axis: int = -1,
+) -> Tensor:
     """``round(x * scale + offset)`` with scale and offset along ``axis``."""
     s, o = _along(x, scale, axis), None if offset is None else _along(x, offset, axis)
     y = wide(x) * s
@@ -77,10 +87,14 @@ def ascend_anti_quant_v2(
     return (y * wide(scale) if sqrt_mode else y).to(torch_dtype(dst_type))
 
 
-rows({
-    "AscendAntiQuant": lambda x, *, scale, offset, dtype=0, sqrt_mode=False: (
-        ((x.float() + offset) * (scale * scale if sqrt_mode else scale)).to(torch_dtype(dtype))),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        "AscendAntiQuant": lambda x, *, scale, offset, dtype=0, sqrt_mode=False: (
+            (x.float() + offset) * (scale * scale if sqrt_mode else scale)
+        ).to(torch_dtype(dtype)),
+    },
+    source=_HEADER,
+)
 
 
 @kernel("AscendDequant", source=_HEADER)
@@ -95,10 +109,15 @@ def ascend_dequant(
 
 # Type names of Quantize.dtype.
 _QUANTIZE: Final = {
-    "torch.qint8": torch.int8, "torch.quint8": torch.uint8, "torch.qint32": torch.int32, "torch.int8": torch.int8,
-    "torch.uint8": torch.uint8, "torch.int32": torch.int32, "torch.float8_e4m3fn": torch.float8_e4m3fn,
+    "torch.qint8": torch.int8,
+    "torch.quint8": torch.uint8,
+    "torch.qint32": torch.int32,
+    "torch.int8": torch.int8,
+    "torch.uint8": torch.uint8,
+    "torch.int32": torch.int32,
+    "torch.float8_e4m3fn": torch.float8_e4m3fn,
     "torch.float8_e5m2": torch.float8_e5m2,
-}  # fmt: skip
+}
 
 
 @kernel("Quantize", source="ops-nn: quant/quantize, documentation and kernel")
@@ -112,9 +131,13 @@ def quantize(x: Tensor, scales: Tensor, zero_points: Tensor | None = None, *, dt
 
 @kernel("DequantBias", source="ops-nn: quant/dequant_bias, documentation")
 def dequant_bias(
-    x: Tensor, weight_scale: Tensor, activate_scale: Tensor | None = None, bias: Tensor | None = None, *,
+    x: Tensor,
+    weight_scale: Tensor,
+    activate_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
     output_dtype: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``x * weight_scale * activate_scale``; an int32 bias is added before scaling, a float one after."""
     acc = x + bias if bias is not None and bias.dtype == torch.int32 else x
     y = acc.float() * wide(weight_scale)
@@ -147,17 +170,26 @@ def symmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return saturate(torch.where(scale > 0, x / scale, torch.zeros_like(x)), dtype), scale.squeeze(-1)
 
 
-rows({  # (y, scale): symmetric quantisation of every row
-    "DynamicQuant": lambda x, smooth_scales=None, group_index=None, *, dst_type=2: (
-        symmetric(_smoothed(x, smooth_scales, group_index), _target("DynamicQuant", dst_type))),
-}, source="ops-nn: quant/dynamic_quant, documentation and kernel")  # fmt: skip
+rows(
+    {  # (y, scale): symmetric quantisation of every row
+        "DynamicQuant": lambda x, smooth_scales=None, group_index=None, *, dst_type=2: symmetric(
+            _smoothed(x, smooth_scales, group_index), _target("DynamicQuant", dst_type)
+        ),
+    },
+    source="ops-nn: quant/dynamic_quant, documentation and kernel",
+)
 
 
 @kernel("DynamicQuantV2", source="ops-nn: quant/dynamic_quant_v2, documentation and kernel")
 def dynamic_quant_v2(
-    x: Tensor, smooth_scales: Tensor | None = None, group_index: Tensor | None = None, *, dst_type: int = 2,
-    is_symmetrical: bool = False, quant_mode: str = "pertoken",
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    smooth_scales: Tensor | None = None,
+    group_index: Tensor | None = None,
+    *,
+    dst_type: int = 2,
+    is_symmetrical: bool = False,
+    quant_mode: str = "pertoken",
+) -> tuple[Tensor, Tensor, Tensor]:
     """(y, scale, offset): asymmetric by default, offset = top - max / scale; in symmetric mode the offset is zero."""
     data, dtype = _smoothed(x, smooth_scales, group_index), _target("DynamicQuantV2", dst_type)
     if quant_mode not in ("pertoken", "pertensor"):
@@ -180,10 +212,18 @@ def _finish(acc: Tensor, dtype: torch.dtype, offset: Tensor | None) -> Tensor:
 
 @kernel("QuantBatchMatmulV3", source="ops-nn: matmul/quant_batch_matmul_v3, documentation")
 def quant_batch_matmul_v3(
-    x1: Tensor, x2: Tensor, scale: Tensor, offset: Tensor | None = None, bias: Tensor | None = None,
-    pertoken_scale: Tensor | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False,
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    pertoken_scale: Tensor | None = None,
+    *,
+    dtype: int,
+    transpose_x1: bool = False,
+    transpose_x2: bool = False,
     group_size: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """int8 product in int32, times scale and row scale; an int32 bias is added before scaling, a float one after."""
     if group_size:
         raise refused("QuantBatchMatmulV3", f"group_size {group_size}; accepted: 0")
@@ -202,10 +242,19 @@ def quant_batch_matmul_v3(
 
 @kernel("WeightQuantBatchMatmulV2", ignores=("inner_precise",), source="ops-nn: matmul/weight_quant_batch_matmul_v2")
 def weight_quant_batch_matmul_v2(
-    x: Tensor, weight: Tensor, antiquant_scale: Tensor, antiquant_offset: Tensor | None = None,
-    quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, bias: Tensor | None = None, *,
-    transpose_x: bool = False, transpose_weight: bool = False, antiquant_group_size: int = 0, dtype: int = -1,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    antiquant_scale: Tensor,
+    antiquant_offset: Tensor | None = None,
+    quant_scale: Tensor | None = None,
+    quant_offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    transpose_x: bool = False,
+    transpose_weight: bool = False,
+    antiquant_group_size: int = 0,
+    dtype: int = -1,
+) -> Tensor:
     """``x @ ((weight + offset) * scale) + bias``; scales per tensor, per column, or per group of rows of the weight."""
     w, s, o = weight, antiquant_scale, antiquant_offset
     if transpose_weight:
@@ -222,10 +271,17 @@ def weight_quant_batch_matmul_v2(
 
 @kernel("QuantMatmulDequant", source="ops-nn: matmul/quant_matmul_dequant, documentation")
 def quant_matmul_dequant(
-    x: Tensor, quantized_weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None,
-    x_scale: Tensor | None = None, x_offset: Tensor | None = None, smooth_scale: Tensor | None = None, *,
-    x_quant_mode: str = "pertoken", transpose_weight: bool = True,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    quantized_weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_offset: Tensor | None = None,
+    smooth_scale: Tensor | None = None,
+    *,
+    x_quant_mode: str = "pertoken",
+    transpose_weight: bool = True,
+) -> Tensor:
     """Quantise rows of x to int8, multiply, dequantise; a 64-bit weight scale holds the product of both scales."""
     if bias is not None or x_offset is not None:
         raise refused("QuantMatmulDequant", "bias and x_offset are reserved in the definition", "leave both out")
@@ -240,29 +296,56 @@ def quant_matmul_dequant(
 
 @kernel("QuantGroupedMatmulDequant", source="ops-nn: matmul/quant_grouped_matmul_dequant, documentation")
 def quant_grouped_matmul_dequant(
-    x: Tensor, quantized_weight: Tensor, weight_scale: Tensor, group_list: Tensor, bias: Tensor | None = None,
-    x_scale: Tensor | None = None, x_offset: Tensor | None = None, smooth_scale: Tensor | None = None, *,
-    x_quant_mode: str = "pertoken", transpose_weight: bool = True,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    quantized_weight: Tensor,
+    weight_scale: Tensor,
+    group_list: Tensor,
+    bias: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_offset: Tensor | None = None,
+    smooth_scale: Tensor | None = None,
+    *,
+    x_quant_mode: str = "pertoken",
+    transpose_weight: bool = True,
+) -> Tensor:
     """QuantMatmulDequant of row ranges that end at ``group_list``; rows after the last are zero."""
     n = quantized_weight.shape[1] if transpose_weight else quantized_weight.shape[2]
     y = x.new_zeros(x.shape[0], n)
     for g, start, end in group_spans(group_list, 0):
         part = x_scale[start:end] if x_scale is not None and x_scale.numel() == x.shape[0] else x_scale
         y[start:end] = quant_matmul_dequant(
-            x[start:end], quantized_weight[g], weight_scale[g], bias, part, x_offset, smooth_scale,
-            x_quant_mode=x_quant_mode, transpose_weight=transpose_weight,
-        )  # fmt: skip
+            x[start:end],
+            quantized_weight[g],
+            weight_scale[g],
+            bias,
+            part,
+            x_offset,
+            smooth_scale,
+            x_quant_mode=x_quant_mode,
+            transpose_weight=transpose_weight,
+        )
     return y
 
 
 @kernel("QuantMatmulReduceSum", ignores=("compute_type", "group_size"), source="ops-nn: quant_matmul_reduce_sum")
 def quant_matmul_reduce_sum(
-    x1: Tensor, x2: Tensor, dims: Tensor, bias: Tensor | None = None, x1_scale: Tensor | None = None,
-    x2_scale: Tensor | None = None, y_scale: Tensor | None = None, x1_offset: Tensor | None = None,
-    x2_offset: Tensor | None = None, y_offset: Tensor | None = None, x2_table: Tensor | None = None, *, dtype: int,
-    transpose_x1: bool = False, transpose_x2: bool = False, keep_dims: bool = False,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    dims: Tensor,
+    bias: Tensor | None = None,
+    x1_scale: Tensor | None = None,
+    x2_scale: Tensor | None = None,
+    y_scale: Tensor | None = None,
+    x1_offset: Tensor | None = None,
+    x2_offset: Tensor | None = None,
+    y_offset: Tensor | None = None,
+    x2_table: Tensor | None = None,
+    *,
+    dtype: int,
+    transpose_x1: bool = False,
+    transpose_x2: bool = False,
+    keep_dims: bool = False,
+) -> Tensor:
     """Sum over the batch of ``(x1_b @ x2_b) * x1_scale_b * x2_scale``; scaled before it is summed."""
     if listed(dims) != [0]:
         raise refused("QuantMatmulReduceSum", f"dims is {listed(dims)}, accepted: [0]")
@@ -287,9 +370,15 @@ def trans_quant_param_v2(scale: Tensor, offset: Tensor | None = None, *, round_m
 
 @kernel("GeluQuant", source="ops-nn: activation/gelu_quant, documentation and kernel")
 def gelu_quant(
-    x: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None, *, approximate: str = "none",
-    quant_mode: str = "dynamic", dst_type: int = 2, round_mode: str = "rint",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    input_scale: Tensor | None = None,
+    input_offset: Tensor | None = None,
+    *,
+    approximate: str = "none",
+    quant_mode: str = "dynamic",
+    dst_type: int = 2,
+    round_mode: str = "rint",
+) -> tuple[Tensor, Tensor]:
     """gelu, then ``round(g * scale + offset)`` (static) or rows by their own scale (dynamic)."""
     if round_mode != "rint":
         raise refused("GeluQuant", f"round_mode {round_mode!r}; accepted: rint")
@@ -312,9 +401,16 @@ def group_quant(
 
 @kernel("QuantUpdateScatter", updates=("var",), source="ops-nn: index/quant_update_scatter, documentation and kernel")
 def quant_update_scatter(
-    var: Tensor, indices: Tensor, updates: Tensor, quant_scales: Tensor, quant_zero_points: Tensor | None = None, *,
-    reduce: str, axis: int = 0, reciprocal_scale: bool = False,
-) -> Tensor:  # fmt: skip
+    var: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    quant_scales: Tensor,
+    quant_zero_points: Tensor | None = None,
+    *,
+    reduce: str,
+    axis: int = 0,
+    reciprocal_scale: bool = False,
+) -> Tensor:
     """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``."""
     if reduce != "update":
         raise refused("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
@@ -342,12 +438,24 @@ def swiglu(y: Tensor, left: bool, mode: int, limit: float, alpha: float, bias: f
 
 @kernel("DequantSwigluQuant", source="ops-nn: activation/dequant_swiglu_quant, documentation and kernel")
 def dequant_swiglu_quant(
-    x: Tensor, weight_scale: Tensor | None = None, activation_scale: Tensor | None = None, bias: Tensor | None = None,
-    quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, group_index: Tensor | None = None, *,
-    activate_left: bool = False, quant_mode: str = "static", swiglu_mode: int = 0, clamp_limit: float = 7.0,
-    glu_alpha: float = 1.702, glu_bias: float = 1.0, dst_type: int = 2, round_mode: str = "rint",
+    x: Tensor,
+    weight_scale: Tensor | None = None,
+    activation_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    quant_scale: Tensor | None = None,
+    quant_offset: Tensor | None = None,
+    group_index: Tensor | None = None,
+    *,
+    activate_left: bool = False,
+    quant_mode: str = "static",
+    swiglu_mode: int = 0,
+    clamp_limit: float = 7.0,
+    glu_alpha: float = 1.702,
+    glu_bias: float = 1.0,
+    dst_type: int = 2,
+    round_mode: str = "rint",
     activate_dim: int = -1,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
 
     ``group_index`` counts the rows of each group, whose scales and bias are a row each; rows after the last are zero.

@@ -22,9 +22,16 @@ _INT8: Final = 2
 
 @kernel("RmsNormQuant", ignores=("high_precision_mode",), source="ops-nn: norm/rms_norm_quant, documentation")
 def rms_norm_quant(
-    x: Tensor, gamma: Tensor, beta: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, gemma_mode: bool = False,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    *,
+    epsilon: float,
+    gemma_mode: bool = False,
     dst_type: int = _INT8,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``round((rms_norm(x) * gamma + beta) * scale + offset)``, saturated to int8."""
     if gemma_mode or dst_type != _INT8:
         raise refused("RmsNormQuant", f"gemma_mode, or dst_type {dst_type}", "accepted: dst_type 2 (int8)")
@@ -35,9 +42,15 @@ def rms_norm_quant(
 
 @kernel("FlatQuant", source="ops-nn: quant/flat_quant, documentation")
 def flat_quant(
-    x: Tensor, kronecker_p1: Tensor, kronecker_p2: Tensor, group_list: Tensor | None = None, *,
-    clip_ratio: float = 1.0, dst_dtype: int = 3, dst_type_max: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    kronecker_p1: Tensor,
+    kronecker_p2: Tensor,
+    group_list: Tensor | None = None,
+    *,
+    clip_ratio: float = 1.0,
+    dst_dtype: int = 3,
+    dst_type_max: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """(int4 values, scale of each slice): ``p1 @ (x @ p2)``, scale = max * clip_ratio / 7."""
     if dst_dtype != 3 or dst_type_max:
         raise refused("FlatQuant", f"dst_dtype {dst_dtype}, dst_type_max {dst_type_max}", "accepted: 3 (int4), 0")
@@ -48,9 +61,14 @@ def flat_quant(
 
 
 def _swiglu_groups(
-    op: str, x: Tensor, weights: Sequence[Tensor], scales: Sequence[Tensor], x_scale: Tensor, group_list: Tensor,
+    op: str,
+    x: Tensor,
+    weights: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    x_scale: Tensor,
+    group_list: Tensor,
     kind: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(y int8, y_scale): ``(x_g @ w_g) * x_scale * weight_scale``, silu of the first half times the second."""
     if x.dtype != torch.int8 or weights[0].dtype != torch.int8 or kind not in (0, 1):
         raise refused(op, f"{x.dtype} rows, {weights[0].dtype} weights, group_list_type {kind}", "accepted: int8; 0, 1")
@@ -65,13 +83,18 @@ def _swiglu_groups(
 
 
 @kernel(
-    "GroupedMatmulSwigluQuant", ignores=("is_enable_weight_assistance_matrix",),
+    "GroupedMatmulSwigluQuant",
+    ignores=("is_enable_weight_assistance_matrix",),
     source="ops-transformer: gmm/grouped_matmul_swiglu_quant, documentation",
-)  # fmt: skip
+)
 def grouped_matmul_swiglu_quant(
-    x: Tensor, weight: Tensor, weight_scale: Tensor, x_scale: Tensor, weight_assistance_matrix: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    x_scale: Tensor,
+    weight_assistance_matrix: Tensor | None,
     group_list: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(y, y_scale) of int8 rows and weights (groups, K, N); rows end at ``group_list``, those after are zero."""
     op = "GroupedMatmulSwigluQuant"
     if weight_assistance_matrix is not None:
@@ -81,10 +104,18 @@ def grouped_matmul_swiglu_quant(
 
 @kernel("GroupedMatmulSwigluQuantV2", source="ops-transformer: gmm/grouped_matmul_swiglu_quant_v2, documentation")
 def grouped_matmul_swiglu_quant_v2(
-    x: Tensor, x_scale: Tensor, group_list: Tensor, weight: Sequence[Tensor], weight_scale: Sequence[Tensor],
-    weight_assist_matrix: Sequence[Tensor] = (), bias: Tensor | None = None, smooth_scale: Tensor | None = None, *,
-    transpose_weight: bool = False, group_list_type: int = 0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    x_scale: Tensor,
+    group_list: Tensor,
+    weight: Sequence[Tensor],
+    weight_scale: Sequence[Tensor],
+    weight_assist_matrix: Sequence[Tensor] = (),
+    bias: Tensor | None = None,
+    smooth_scale: Tensor | None = None,
+    *,
+    transpose_weight: bool = False,
+    group_list_type: int = 0,
+) -> tuple[Tensor, Tensor]:
     """As the first version, of one stacked weight or of a list of them."""
     op = "GroupedMatmulSwigluQuantV2"
     if len(weight_assist_matrix) or bias is not None or smooth_scale is not None:
@@ -97,10 +128,19 @@ def grouped_matmul_swiglu_quant_v2(
 
 @kernel("TransposeQuantBatchMatMul", source="ops-nn: matmul/transpose_quant_batch_mat_mul, documentation")
 def transpose_quant_batch_matmul(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, x1_scale: Tensor | None = None,
-    x2_scale: Tensor | None = None, *, dtype: int, group_size: int = 0, perm_x1: Sequence[int] = (1, 0, 2),
-    perm_x2: Sequence[int] = (0, 1, 2), perm_y: Sequence[int] = (1, 0, 2), batch_split_factor: int = 1,
-) -> Tensor:  # fmt: skip
+    x1: Tensor,
+    x2: Tensor,
+    bias: Tensor | None = None,
+    x1_scale: Tensor | None = None,
+    x2_scale: Tensor | None = None,
+    *,
+    dtype: int,
+    group_size: int = 0,
+    perm_x1: Sequence[int] = (1, 0, 2),
+    perm_x2: Sequence[int] = (0, 1, 2),
+    perm_y: Sequence[int] = (1, 0, 2),
+    batch_split_factor: int = 1,
+) -> Tensor:
     """``(x1 @ x2) * x1_scale (rows) * x2_scale (columns)`` of 8-bit floats, batch by batch."""
     op = "TransposeQuantBatchMatMul"
     fine = x1.dtype in FLOAT8 and x2.dtype in FLOAT8 and x1_scale is not None and x2_scale is not None

@@ -139,10 +139,15 @@ def _by_seeds(draw: Draw) -> Callable[..., Tensor]:
     return run
 
 
-rows({
-    "StatelessRandomUniformV2": _keyed(uniform), "StatelessRandomNormalV2": _keyed(normal),
-    "RandomUniform": _by_seeds(uniform), "RandomStandardNormal": _by_seeds(normal),
-}, host=("shape",))  # fmt: skip
+rows(
+    {
+        "StatelessRandomUniformV2": _keyed(uniform),
+        "StatelessRandomNormalV2": _keyed(normal),
+        "RandomUniform": _by_seeds(uniform),
+        "RandomStandardNormal": _by_seeds(normal),
+    },
+    host=("shape",),
+)
 
 
 @kernel("StatelessRandomUniformIntV2", host=("shape",))
@@ -233,7 +238,7 @@ def _non_negative(op: str, name: str, x: Tensor) -> Tensor:
 @opaque(lambda shape, rate, *, dtype=DataType.DT_INT64, **_: ([*listed(shape), *rate.shape], torch_dtype(dtype)))
 def random_poisson(
     shape: Any, rate: Tensor, *, dtype: int = DataType.DT_INT64, seed: int = 0, seed2: int = 0
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``shape`` Poisson numbers of each rate, of shape + rate's shape."""
     rates = _non_negative("RandomPoisson", "rate", rate).expand([*listed(shape), *rate.shape])
     return torch.poisson(rates, _generator(_attribute_seed(seed, seed2))).to(torch_dtype(dtype))
@@ -273,9 +278,14 @@ def stateless_random_binomial(
 @kernel("StatelessDropOutGenMask", "DropOutGenMask", host=("shape",))
 @opaque(lambda shape, *_, **__: ([-(-math.prod(listed(shape)) // 128) * 16], torch.uint8))
 def drop_out_gen_mask(
-    shape: Any, prob: Tensor, seed: Tensor | int = 0, seed1: Tensor | None = None, offset: Tensor | None = None, *,
+    shape: Any,
+    prob: Tensor,
+    seed: Tensor | int = 0,
+    seed1: Tensor | None = None,
+    offset: Tensor | None = None,
+    *,
     seed2: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Bits that are 1 with probability prob (what is kept), packed into bytes; padding bits are 0."""
     count = math.prod(listed(shape))
     if isinstance(seed, Tensor):

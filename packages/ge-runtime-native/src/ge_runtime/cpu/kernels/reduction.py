@@ -114,9 +114,13 @@ plan("ReduceMean")(_direct_reduction(torch.mean, floats=True))
 
 @kernel("ReduceMeanWithCast", host=("axes",))
 def reduce_mean_with_cast(
-    x: Tensor, axes: Any, *, keep_dims: bool = False, noop_with_empty_axes: bool = True,
+    x: Tensor,
+    axes: Any,
+    *,
+    keep_dims: bool = False,
+    noop_with_empty_axes: bool = True,
     dtype: int = DataType.DT_UNDEFINED,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Cast, then ReduceMean."""
     cast = x if dtype == DataType.DT_UNDEFINED else x.to(torch_dtype(dtype))
     return _reducer(_mean, False)(cast, axes, keep_dims=keep_dims, noop_with_empty_axes=noop_with_empty_axes)
@@ -143,24 +147,36 @@ def _spread(
 
 
 _CANN_2026 = "operator prototypes of CANN 2026"
-rows({
-    "ReduceStdV2": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: (
-        _spread(x, dim, correction, keepdim, torch.sqrt)),
-    "ReduceVar": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: (
-        _spread(x, dim, correction, keepdim)),
-    "ReduceStd": lambda x, *, dim=(), unbiased=True, keepdim=False: (
-        _spread(x, dim, int(unbiased), keepdim, torch.sqrt)),
-    "ReduceMeanVariance": lambda x, *, axes=(), keep_dims=True: _spread(x, axes, 0, keep_dims)[::-1],  # divisor N
-}, source=_CANN_2026)  # fmt: skip
+rows(
+    {
+        "ReduceStdV2": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: _spread(
+            x, dim, correction, keepdim, torch.sqrt
+        ),
+        "ReduceVar": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: _spread(
+            x, dim, correction, keepdim
+        ),
+        "ReduceStd": lambda x, *, dim=(), unbiased=True, keepdim=False: _spread(
+            x, dim, int(unbiased), keepdim, torch.sqrt
+        ),
+        "ReduceMeanVariance": lambda x, *, axes=(), keep_dims=True: _spread(x, axes, 0, keep_dims)[::-1],  # divisor N
+    },
+    source=_CANN_2026,
+)
 
 
 # The given mean is used, not computed again.
 @kernel("ReduceStdV2Update")
 @rounded
 def reduce_std_v2_update(
-    x: Tensor, mean: Tensor, *, dim: Sequence[int], if_std: bool = False, unbiased: bool = True, keepdim: bool = False,
+    x: Tensor,
+    mean: Tensor,
+    *,
+    dim: Sequence[int],
+    if_std: bool = False,
+    unbiased: bool = True,
+    keepdim: bool = False,
     correction: int = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Variance, or standard deviation, around a mean."""
     var = _around(x, mean, dim, correction if unbiased else 0, keepdim)
     return torch.sqrt(var) if if_std else var
@@ -169,9 +185,16 @@ def reduce_std_v2_update(
 @kernel("ReduceStdWithMean", source="the square root is taken although the header speaks of a variance")
 @rounded
 def reduce_std_with_mean(
-    x: Tensor, mean: Tensor, *, dim: Sequence[int] = (), unbiased: bool = True, keepdim: bool = False,
-    invert: bool = False, epsilon: float = 0.001, correction: int = 1,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    mean: Tensor,
+    *,
+    dim: Sequence[int] = (),
+    unbiased: bool = True,
+    keepdim: bool = False,
+    invert: bool = False,
+    epsilon: float = 0.001,
+    correction: int = 1,
+) -> Tensor:
     """Standard deviation around a mean, or 1 / sqrt(variance + epsilon)."""
     var = _around(x, mean, dim, correction if unbiased else 0, keepdim)
     return torch.rsqrt(var + epsilon) if invert else torch.sqrt(var)
@@ -210,10 +233,14 @@ def _place_and_value(fn: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, T
 
 
 rows({"ArgMaxV2 ArgMaxD": _place(torch.argmax), "ArgMin ArgMinD": _place(torch.argmin)}, host=("dimension",))
-rows({
-    "ArgMaxWithValue": _place_and_value(torch.argmax), "ArgMinWithValue": _place_and_value(torch.argmin),
-    "Cummax": lambda x, *, dim: tuple(torch.cummax(x, dim)), "Cummin": lambda x, *, axis: tuple(torch.cummin(x, axis)),
-})  # fmt: skip
+rows(
+    {
+        "ArgMaxWithValue": _place_and_value(torch.argmax),
+        "ArgMinWithValue": _place_and_value(torch.argmin),
+        "Cummax": lambda x, *, dim: tuple(torch.cummax(x, dim)),
+        "Cummin": lambda x, *, axis: tuple(torch.cummin(x, axis)),
+    }
+)
 
 
 # Running sums
@@ -234,8 +261,11 @@ def _running(fn: Callable[[Tensor, int], Tensor], neutral: float) -> Callable[..
     return run
 
 
-rows({
-    "Cumsum CumsumD": _running(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), 0.0),
-    "Cumprod CumprodD": _running(lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), 1.0),
-    "CumulativeLogsumexp CumulativeLogsumexpD": _running(rounded(torch.logcumsumexp), float("-inf")),
-}, host=("axis",))  # fmt: skip
+rows(
+    {
+        "Cumsum CumsumD": _running(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), 0.0),
+        "Cumprod CumprodD": _running(lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), 1.0),
+        "CumulativeLogsumexp CumulativeLogsumexpD": _running(rounded(torch.logcumsumexp), float("-inf")),
+    },
+    host=("axis",),
+)

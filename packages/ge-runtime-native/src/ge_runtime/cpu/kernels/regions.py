@@ -46,9 +46,9 @@ def _weights(start: Tensor, end: Tensor, bins: int, size: int, samples: int, mod
     return weights
 
 
-def _both(rois: Tensor, scale: float, pooled: Sequence[int], sizes: Sequence[int], samples: int, mode: int) -> list[
-    tuple[int, Tensor, Tensor]
-]:  # fmt: skip
+def _both(
+    rois: Tensor, scale: float, pooled: Sequence[int], sizes: Sequence[int], samples: int, mode: int
+) -> list[tuple[int, Tensor, Tensor]]:
     """For each region its image and its weights along height and width."""
     corners = _corners(rois, scale, mode)
     rows = _weights(corners[:, 1], corners[:, 3], pooled[0], sizes[0], samples, mode)
@@ -58,9 +58,17 @@ def _both(rois: Tensor, scale: float, pooled: Sequence[int], sizes: Sequence[int
 
 @kernel("ROIAlign", ignores=("rois_n",), source="ops-cv: objdetect/roi_align, documentation")
 def roi_align(
-    features: Tensor, rois: Tensor, rois_n: Tensor | None = None, *, spatial_scale: float, pooled_height: int,
-    pooled_width: int, sample_num: int = 2, roi_end_mode: int = 1, pool_mode: str = "avg",
-) -> Tensor:  # fmt: skip
+    features: Tensor,
+    rois: Tensor,
+    rois_n: Tensor | None = None,
+    *,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sample_num: int = 2,
+    roi_end_mode: int = 1,
+    pool_mode: str = "avg",
+) -> Tensor:
     """Mean of bilinear samples in each cell of each region (image, x1, y1, x2, y2); 0 samples: one for each pixel."""
     if pool_mode != "avg":
         raise refused("ROIAlign", f"pool_mode is {pool_mode!r}; 'avg' is computed")
@@ -75,9 +83,17 @@ def roi_align(
 
 @kernel("ROIAlignGrad", ignores=("rois_n",), source="ops-cv: objdetect/roi_align_grad, documentation")
 def roi_align_grad(
-    ydiff: Tensor, rois: Tensor, rois_n: Tensor | None = None, *, xdiff_shape: Sequence[int], pooled_width: int,
-    pooled_height: int, spatial_scale: float, sample_num: int = 2, roi_end_mode: int = 1,
-) -> Tensor:  # fmt: skip
+    ydiff: Tensor,
+    rois: Tensor,
+    rois_n: Tensor | None = None,
+    *,
+    xdiff_shape: Sequence[int],
+    pooled_width: int,
+    pooled_height: int,
+    spatial_scale: float,
+    sample_num: int = 2,
+    roi_end_mode: int = 1,
+) -> Tensor:
     """Gradient of ROIAlign for the features."""
     grad, pooled = wide(ydiff), (pooled_height, pooled_width)
     x = grad.new_zeros(tuple(xdiff_shape))
@@ -95,13 +111,20 @@ def _bins(start: float, length: float, count: int, size: int) -> list[tuple[int,
 
 
 @kernel(
-    "RoiPoolingWithArgMax", ignores=("roi_actual_num", "pool_channel"),
+    "RoiPoolingWithArgMax",
+    ignores=("roi_actual_num", "pool_channel"),
     source="ops-cv: objdetect/roi_pooling_with_arg_max, documentation",
-)  # fmt: skip
+)
 def roi_pooling_with_arg_max(
-    x: Tensor, rois: Tensor, roi_actual_num: Tensor | None = None, *, pooled_h: int, pooled_w: int,
-    spatial_scale_h: float, spatial_scale_w: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x: Tensor,
+    rois: Tensor,
+    roi_actual_num: Tensor | None = None,
+    *,
+    pooled_h: int,
+    pooled_w: int,
+    spatial_scale_h: float,
+    spatial_scale_w: float,
+) -> tuple[Tensor, Tensor]:
     """Maximum of each cell of each region, and its place h * W + w; an empty cell has 0 and -1."""
     channels, height, width = x.shape[1:]
     y = x.new_zeros(rois.shape[0], channels, pooled_h, pooled_w)
@@ -157,10 +180,17 @@ def _bilinear(x: Tensor, at_y: Tensor, at_x: Tensor) -> Tensor:
 
 @kernel("DeformableOffsets", source="operator header: nn_ops; offsets: all x, all y, all masks")
 def deformable_offsets(
-    x: Tensor, offsets: Tensor, *, strides: Sequence[int], pads: Sequence[int], ksize: Sequence[int],
-    dilations: Sequence[int] = (1, 1, 1, 1), data_format: str = "NCHW", deformable_groups: int = 1,
+    x: Tensor,
+    offsets: Tensor,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    ksize: Sequence[int],
+    dilations: Sequence[int] = (1, 1, 1, 1),
+    data_format: str = "NCHW",
+    deformable_groups: int = 1,
     modulated: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The samples of a deformable convolution side by side: (N, C, OH * kh, OW * kw), each times its mask."""
     if data_format != "NCHW":
         raise refused("DeformableOffsets", f"data_format is {data_format!r}; 'NCHW' is computed")

@@ -79,9 +79,11 @@ def _nearest_matrix(n: int, out: int, align: bool, half_pixel: bool, factor: flo
 
 
 _UPSAMPLE: Final[dict[tuple[str, int], Any]] = {
-    ("linear", 1): _ATEN.upsample_linear1d.default, ("linear", 2): _ATEN.upsample_bilinear2d.default,
-    ("linear", 3): _ATEN.upsample_trilinear3d.default, ("cubic", 2): _ATEN.upsample_bicubic2d.default,
-}  # fmt: skip
+    ("linear", 1): _ATEN.upsample_linear1d.default,
+    ("linear", 2): _ATEN.upsample_bilinear2d.default,
+    ("linear", 3): _ATEN.upsample_trilinear3d.default,
+    ("cubic", 2): _ATEN.upsample_bicubic2d.default,
+}
 _MATRICES: Final = {"nearest": _nearest_matrix, "linear": _linear_matrix, "cubic": _cubic_matrix}
 
 
@@ -158,9 +160,14 @@ def _image(kind: str) -> Any:
     """The result is float32 or what attribute dtype says, whatever the image is."""
 
     def run(
-        x: Tensor, size: Any, *, align_corners: bool = False, half_pixel_centers: bool = False, dtype: int = 0,
+        x: Tensor,
+        size: Any,
+        *,
+        align_corners: bool = False,
+        half_pixel_centers: bool = False,
+        dtype: int = 0,
         scales: Sequence[float] = (),
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         data, out = x if x.is_floating_point() else x.float(), torch_dtype(dtype)
         y = resize(data, listed(size), kind, align_corners, half_pixel_centers, scales)
         return y.round().clamp(0, 255).to(out) if out == torch.uint8 else y.to(out)
@@ -170,27 +177,49 @@ def _image(kind: str) -> Any:
 
 def _image_grad(kind: str) -> Any:
     def run(
-        grads: Tensor, original_image: Tensor, *, align_corners: bool = False, half_pixel_centers: bool = False,
+        grads: Tensor,
+        original_image: Tensor,
+        *,
+        align_corners: bool = False,
+        half_pixel_centers: bool = False,
         scales: Sequence[float] = (),
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         return resized_grad(grads, original_image.shape[2:], kind, align_corners, half_pixel_centers, scales)
 
     return run
 
 
-rows({
-    # floor of the scaled index, of the scaled pixel centre, or rounded half up when aligned
-    "ResizeNearestNeighborV2": lambda x, size, *, align_corners=False, half_pixel_centers=False, scales=(): (
-        resize(x, listed(size), "nearest", align_corners, half_pixel_centers, scales)),
-    "ResizeBilinearV2": _image("linear"),
-    "ResizeBicubic": _image("cubic"),
-    "ResizeTrilinear": lambda x, size, *, align_corners=False, half_pixel_centers=False: (
-        resized(x, listed(size), "linear", align_corners, half_pixel_centers)),
-}, host=("size",), views=True, source=_HEADER)  # fmt: skip
-rows({
-    "ResizeNearestNeighborV2Grad": lambda grads, size, *, align_corners=False, half_pixel_centers=False, scales=(): (
-        resized_grad(grads, listed(size), "nearest", align_corners, half_pixel_centers, scales)),
-}, host=("size",), source=_HEADER)  # fmt: skip
+rows(
+    {
+        # floor of the scaled index, of the scaled pixel centre, or rounded half up when aligned
+        "ResizeNearestNeighborV2": lambda x, size, *, align_corners=False, half_pixel_centers=False, scales=(): resize(
+            x, listed(size), "nearest", align_corners, half_pixel_centers, scales
+        ),
+        "ResizeBilinearV2": _image("linear"),
+        "ResizeBicubic": _image("cubic"),
+        "ResizeTrilinear": lambda x, size, *, align_corners=False, half_pixel_centers=False: resized(
+            x, listed(size), "linear", align_corners, half_pixel_centers
+        ),
+    },
+    host=("size",),
+    views=True,
+    source=_HEADER,
+)
+
+
+def _nearest_grad(
+    grads: Tensor,
+    size: Tensor,
+    *,
+    align_corners: bool = False,
+    half_pixel_centers: bool = False,
+    scales: Sequence[float] = (),
+) -> Tensor:
+    """Of the V2 operator: the forward's scales reach the backward too."""
+    return resized_grad(grads, listed(size), "nearest", align_corners, half_pixel_centers, scales)
+
+
+rows({"ResizeNearestNeighborV2Grad": _nearest_grad}, host=("size",), source=_HEADER)
 rows({"ResizeBilinearV2Grad": _image_grad("linear"), "ResizeBicubicGrad": _image_grad("cubic")}, source=_HEADER)
 
 
@@ -199,29 +228,50 @@ def _target(x: Tensor, output_size: Sequence[int], scales: Sequence[float]) -> l
 
 
 # (N, C, ..) to ``output_size``, or by ``scales``; linear ones take pixel centres unless corners are aligned.
-rows({
-    "UpsampleNearest1d UpsampleNearest3d": lambda x, *, output_size=(), scales=(): (
-        resize(x, _target(x, output_size, scales), "nearest", False, False, scales)),
-    "UpsampleTrilinear3d": lambda x, *, output_size=(), scales=(), align_corners=False: (
-        resized(x, _target(x, output_size, scales), "linear", align_corners, not align_corners, scales)),
-}, views=True, source=_HEADER)  # fmt: skip
-rows({  # ``input_size`` is the full shape of the forward input
-    "UpsampleNearest1dGrad UpsampleNearest3dGrad": lambda grad_output, *, input_size, scales=(): (
-        resized_grad(grad_output, list(input_size)[2:], "nearest", False, False, scales)),
-    "UpsampleTrilinear3dGrad": lambda grad_output, *, input_size, scales=(), align_corners=False: (
-        resized_grad(grad_output, list(input_size)[2:], "linear", align_corners, not align_corners, scales)),
-}, ignores=("output_size",), source=_HEADER)  # fmt: skip
+rows(
+    {
+        "UpsampleNearest1d UpsampleNearest3d": lambda x, *, output_size=(), scales=(): resize(
+            x, _target(x, output_size, scales), "nearest", False, False, scales
+        ),
+        "UpsampleTrilinear3d": lambda x, *, output_size=(), scales=(), align_corners=False: resized(
+            x, _target(x, output_size, scales), "linear", align_corners, not align_corners, scales
+        ),
+    },
+    views=True,
+    source=_HEADER,
+)
+rows(
+    {  # ``input_size`` is the full shape of the forward input
+        "UpsampleNearest1dGrad UpsampleNearest3dGrad": lambda grad_output, *, input_size, scales=(): resized_grad(
+            grad_output, list(input_size)[2:], "nearest", False, False, scales
+        ),
+        "UpsampleTrilinear3dGrad": lambda grad_output, *, input_size, scales=(), align_corners=False: resized_grad(
+            grad_output, list(input_size)[2:], "linear", align_corners, not align_corners, scales
+        ),
+    },
+    ignores=("output_size",),
+    source=_HEADER,
+)
 
 _ONNX_COORDINATES: Final = {
-    "half_pixel": (False, True), "pytorch_half_pixel": (False, True), "align_corners": (True, False),
+    "half_pixel": (False, True),
+    "pytorch_half_pixel": (False, True),
+    "align_corners": (True, False),
     "asymmetric": (False, False),
-}  # fmt: skip
+}
 
 
 def _onnx(
-    op: str, fn: Any, x: Tensor, full: Sequence[int], scales: Sequence[float], mode: str, rule: str, cubic: float,
+    op: str,
+    fn: Any,
+    x: Tensor,
+    full: Sequence[int],
+    scales: Sequence[float],
+    mode: str,
+    rule: str,
+    cubic: float,
     nearest: str,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``fn`` over the spatial axes of (N, C, ..) by method and coordinate rule."""
     if rule not in _ONNX_COORDINATES or mode not in _MATRICES:
         raise refused(op, f"mode {mode!r} with coordinates {rule!r}, accepted: {sorted(_ONNX_COORDINATES)}")
@@ -235,10 +285,15 @@ def _onnx(
 
 @kernel("ResizeD", ignores=("roi", "extrapolation_value", "data_format"), source=_HEADER)
 def resize_d(
-    x: Tensor, *, sizes: Sequence[int], scales: Sequence[float] = (), mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75,
+    x: Tensor,
+    *,
+    sizes: Sequence[int],
+    scales: Sequence[float] = (),
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
     nearest_mode: str = "round_prefer_floor",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Resize as ONNX has it."""
     rule = coordinate_transformation_mode
     return _onnx("ResizeD", resized, x, sizes, scales, mode, rule, cubic_coeff_a, nearest_mode)
@@ -246,10 +301,15 @@ def resize_d(
 
 @kernel("ResizeGradD", ignores=("roi", "extrapolation_value", "data_format"), source=_HEADER)
 def resize_grad_d(
-    grads: Tensor, *, original_size: Sequence[int], scales: Sequence[float] = (), mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75,
+    grads: Tensor,
+    *,
+    original_size: Sequence[int],
+    scales: Sequence[float] = (),
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
     nearest_mode: str = "round_prefer_floor",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Gradient of ResizeD."""
     rule = coordinate_transformation_mode
     return _onnx("ResizeGradD", resized_grad, grads, original_size, scales, mode, rule, cubic_coeff_a, nearest_mode)

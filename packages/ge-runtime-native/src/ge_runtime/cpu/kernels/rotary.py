@@ -33,8 +33,13 @@ def _quarter(x: Tensor) -> Tensor:
 
 # Each rotation R is a signed permutation with R^T = -R, so the gradient of R(x) * sin is -R(dy * sin).
 _ROTATIONS: Final[dict[object, Callable[[Tensor], Tensor]]] = {
-    0: _half, 1: _interleave, 2: _quarter, "half": _half, "interleave": _interleave, "quarter": _quarter,
-}  # fmt: skip
+    0: _half,
+    1: _interleave,
+    2: _quarter,
+    "half": _half,
+    "interleave": _interleave,
+    "quarter": _quarter,
+}
 _INTERLEAVE_HALF: Final = 3
 
 
@@ -106,29 +111,47 @@ def _rotate_grad(dy: Tensor, x: Tensor | None, cos: Tensor, sin: Tensor, mode: i
     return dx.to(dy.dtype), dcos.to(cos.dtype), dsin.to(sin.dtype)
 
 
-rows({
-    "RotaryMul": lambda x, r1, r2: _rotate(x, r1, r2, 0),
-    "InterleaveRope": lambda x, cos, sin: _rotate(x, cos, sin, _INTERLEAVE_HALF),  # in the order of halves
-    # (dx, dcos, dsin); without x the last two are zero
-    "RotaryPositionEmbeddingGrad": lambda dy, cos, sin, x=None, *, mode=0: _rotate_grad(dy, x, cos, sin, mode),
-}, source=_ROPE)  # fmt: skip
+rows(
+    {
+        "RotaryMul": lambda x, r1, r2: _rotate(x, r1, r2, 0),
+        "InterleaveRope": lambda x, cos, sin: _rotate(x, cos, sin, _INTERLEAVE_HALF),  # in the order of halves
+        # (dx, dcos, dsin); without x the last two are zero
+        "RotaryPositionEmbeddingGrad": lambda dy, cos, sin, x=None, *, mode=0: _rotate_grad(dy, x, cos, sin, mode),
+    },
+    source=_ROPE,
+)
 rows({"RotaryMulGrad": lambda x, r1, r2, dy: _rotate_grad(dy, x, r1, r2, 0)}, ignores=("need_backward",), source=_ROPE)
 
 
-rows({  # the head axis of cos and sin is 1, so the layout needs no look
-    "ApplyRotaryPosEmb": lambda query, key, cos, sin, *, rotary_mode="half": (
-        _rotate(query, cos, sin, rotary_mode), _rotate(key, cos, sin, rotary_mode)),
-}, ignores=("layout",), source=_ROPE)  # fmt: skip
+rows(
+    {  # the head axis of cos and sin is 1, so the layout needs no look
+        "ApplyRotaryPosEmb": lambda query, key, cos, sin, *, rotary_mode="half": (
+            _rotate(query, cos, sin, rotary_mode),
+            _rotate(key, cos, sin, rotary_mode),
+        ),
+    },
+    ignores=("layout",),
+    source=_ROPE,
+)
 
 
 @kernel(
-    "RopeWithSinCosCache", ignores=("qStride", "kStride"),
+    "RopeWithSinCosCache",
+    ignores=("qStride", "kStride"),
     source="ops-transformer: posembedding/rope_with_sin_cos_cache, documentation",
-)  # fmt: skip
+)
 def rope_with_sin_cos_cache(
-    positions: Tensor, queryIn: Tensor, keyIn: Tensor, cosSinCache: Tensor, *, numQHeads: int, numKHeads: int,
-    headSize: int, mropeSection: Sequence[int] = (0, 0, 0), isNeoxStyle: bool = True,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    positions: Tensor,
+    queryIn: Tensor,
+    keyIn: Tensor,
+    cosSinCache: Tensor,
+    *,
+    numQHeads: int,
+    numKHeads: int,
+    headSize: int,
+    mropeSection: Sequence[int] = (0, 0, 0),
+    isNeoxStyle: bool = True,
+) -> tuple[Tensor, Tensor]:
     """Rotate the first ``cosSinCache.shape[1]`` places of each head by what the cache has for a token's position.
 
     Shapes: positions (T), or (sections, T), each section giving its part of the angles; query (T, heads * headSize).
@@ -186,10 +209,15 @@ def _glu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
     return torch.cat((y_grad * s, y_grad * a * s * (1 - s)), dim)
 
 
-rows({
-    "SwiGlu": rounded(_swiglu), "SwiGluGrad": rounded(_swiglu_grad), "GLU": rounded(_glu),
-    "GLUGrad": rounded(_glu_grad),
-}, source="ops-nn: activation, documentation")  # fmt: skip
+rows(
+    {
+        "SwiGlu": rounded(_swiglu),
+        "SwiGluGrad": rounded(_swiglu_grad),
+        "GLU": rounded(_glu),
+        "GLUGrad": rounded(_glu_grad),
+    },
+    source="ops-nn: activation, documentation",
+)
 
 
 @kernel("GeGluV2", source="ops-nn: activation/ge_glu_v2, documentation")
@@ -216,9 +244,15 @@ def geglu_grad_v2(
 
 @kernel("ClippedSwiglu", source="ops-nn: activation/clipped_swiglu, documentation and kernel")
 def clipped_swiglu(
-    x: Tensor, group_index: Tensor | None = None, *, dim: int = -1, alpha: float = 1.702, limit: float = 7.0,
-    bias: float = 1.0, interleaved: bool = True,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    group_index: Tensor | None = None,
+    *,
+    dim: int = -1,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+    bias: float = 1.0,
+    interleaved: bool = True,
+) -> Tensor:
     """``a * sigmoid(alpha * a) * (b + bias)`` of clipped parts; x is first flattened to two axes at ``dim``.
 
     Rows after the sum of ``group_index`` are zero.

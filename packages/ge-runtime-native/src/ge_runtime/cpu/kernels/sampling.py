@@ -25,18 +25,29 @@ _FAR: Final = 1e3  # of a grid, whose points -1 and 1 are the edges of an image
 
 _GRIDS = "ops-cv: image/grid_sample, documentation"
 # Samples of x at grid points -1..1, last grid axis (x, y[, z]).
-rows({
-    "GridSampler2D GridSampler3D": rounded(
-        lambda x, grid, *, interpolation_mode="bilinear", padding_mode="zeros", align_corners=False: (
-            _F.grid_sample(x, grid, interpolation_mode, padding_mode, align_corners))),
-}, ignores=("data_format",), source=_GRIDS)  # fmt: skip
+rows(
+    {
+        "GridSampler2D GridSampler3D": rounded(
+            lambda x, grid, *, interpolation_mode="bilinear", padding_mode="zeros", align_corners=False: _F.grid_sample(
+                x, grid, interpolation_mode, padding_mode, align_corners
+            )
+        ),
+    },
+    ignores=("data_format",),
+    source=_GRIDS,
+)
 
 
 def _grid_grad(op: str, rank: int, backward: Any) -> Any:
     def run(
-        grad: Tensor, x: Tensor, grid: Tensor, *, interpolation_mode: str = "bilinear", padding_mode: str = "zeros",
+        grad: Tensor,
+        x: Tensor,
+        grid: Tensor,
+        *,
+        interpolation_mode: str = "bilinear",
+        padding_mode: str = "zeros",
         align_corners: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         if interpolation_mode not in _INTERPOLATION or padding_mode not in _PADDING:
             raise refused(op, f"mode {interpolation_mode!r} with padding {padding_mode!r}")
         if x.dim() != rank + 2 or grid.dim() != rank + 2 or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
@@ -56,14 +67,24 @@ def _grid_grad(op: str, rank: int, backward: Any) -> Any:
     return run
 
 
-rows({
-    "GridSampler2DGrad": _grid_grad("GridSampler2DGrad", 2, _ATEN.grid_sampler_2d_backward.default),
-    "GridSampler3DGrad": _grid_grad("GridSampler3DGrad", 3, _ATEN.grid_sampler_3d_backward.default),
-}, source=_GRIDS)  # fmt: skip
-rows({  # affine matrices (N, 2, 3) or (N, 3, 4) to a grid with its spatial axes joined: (N, points, 2 or 3)
-    "AffineGrid": rounded(lambda theta, output_size, *, align_corners=False: (
-        _F.affine_grid(theta, listed(output_size), align_corners).flatten(1, -2))),
-}, host=("output_size",), source="operator header: transformation_ops")  # fmt: skip
+rows(
+    {
+        "GridSampler2DGrad": _grid_grad("GridSampler2DGrad", 2, _ATEN.grid_sampler_2d_backward.default),
+        "GridSampler3DGrad": _grid_grad("GridSampler3DGrad", 3, _ATEN.grid_sampler_3d_backward.default),
+    },
+    source=_GRIDS,
+)
+rows(
+    {  # affine matrices (N, 2, 3) or (N, 3, 4) to a grid with its spatial axes joined: (N, points, 2 or 3)
+        "AffineGrid": rounded(
+            lambda theta, output_size, *, align_corners=False: _F.affine_grid(
+                theta, listed(output_size), align_corners
+            ).flatten(1, -2)
+        ),
+    },
+    host=("output_size",),
+    source="operator header: transformation_ops",
+)
 
 
 def _first_of_three(x: Tensor, dim: int) -> int:
@@ -78,10 +99,13 @@ _ROUNDED: Final[dict[str, Callable[..., Tensor]]] = {
     "Cross CrossV2": lambda x1, x2, *, dim=-65530: torch.linalg.cross(x1, x2, dim=_first_of_three(x1, dim)),
     "Renorm": lambda x, *, p, dim, maxnorm: torch.renorm(x, p, dim, maxnorm),
     "ShuffleChannel": lambda x, *, group=1: (  # axis 1 read as (group, rest) and transposed
-        x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape).clone()),
-}  # fmt: skip
-rows({op: rounded(formula) for op, formula in _ROUNDED.items()},
-     source="operator headers: cdist, pdist, selection_ops, nn_norm_ops, nn_detect_ops")  # fmt: skip
+        x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape).clone()
+    ),
+}
+rows(
+    {op: rounded(formula) for op, formula in _ROUNDED.items()},
+    source="operator headers: cdist, pdist, selection_ops, nn_norm_ops, nn_detect_ops",
+)
 
 
 def _iou(box: Tensor, others: Tensor, offset: int) -> Tensor:
@@ -94,9 +118,14 @@ def _iou(box: Tensor, others: Tensor, offset: int) -> Tensor:
 
 @kernel("NonMaxSuppressionV3", source="operator header: image_ops")
 def non_max_suppression_v3(
-    boxes: Tensor, scores: Tensor, max_output_size: Tensor, iou_threshold: Tensor, score_threshold: Tensor, *,
+    boxes: Tensor,
+    scores: Tensor,
+    max_output_size: Tensor,
+    iou_threshold: Tensor,
+    score_threshold: Tensor,
+    *,
     offset: int = 0,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Indices of boxes kept, best score first, each overlapping no better one by more than the threshold; int32."""
     corners = wide(boxes)
     one, other = corners[:, :2], corners[:, 2:]
@@ -132,9 +161,14 @@ def _pair(values: Sequence[int]) -> list[int]:
 
 @kernel("Im2col", source="ops-math: conversion/im2col, operator header")
 def im2col(
-    x: Tensor, *, ksizes: Sequence[int], strides: Sequence[int] = (1,), dilations: Sequence[int] = (1,),
-    padding_mode: str = "CALCULATED", pads: Sequence[int] = (0,),
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    *,
+    ksizes: Sequence[int],
+    strides: Sequence[int] = (1,),
+    dilations: Sequence[int] = (1,),
+    padding_mode: str = "CALCULATED",
+    pads: Sequence[int] = (0,),
+) -> Tensor:
     """(N, C, H, W) to (N, C * kh * kw, rows, columns); pads of 1, 2 (a pair an axis alike) or 4 values."""
     if padding_mode not in ("CALCULATED", "VALID"):
         raise refused("Im2col", f"padding_mode is {padding_mode!r}, accepted: CALCULATED, VALID")
@@ -149,9 +183,14 @@ def im2col(
 
 @kernel("Col2im", host=("output_size",), source="ops-cv: image/col2im, operator header")
 def col2im(
-    x: Tensor, output_size: Any, *, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+    x: Tensor,
+    output_size: Any,
+    *,
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
     stride: Sequence[int],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Sum of patches (N, C, kh * kw, L) into an image (N, C, H, W)."""
     flat = wide(x).reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[-1])
     y = _F.fold(flat, listed(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
@@ -179,8 +218,12 @@ def pad_v3_grad(x: Tensor, paddings: Any, *, mode: str = "reflect", paddings_con
 
 
 # Mode REFLECT or SYMMETRIC.
-rows({"MirrorPadGrad": lambda x, paddings, *, mode: pad_v3_grad(x, paddings, mode=mode.lower())},
-     host=("paddings",), views=True, source="operator header: pad_ops")  # fmt: skip
+rows(
+    {"MirrorPadGrad": lambda x, paddings, *, mode: pad_v3_grad(x, paddings, mode=mode.lower())},
+    host=("paddings",),
+    views=True,
+    source="operator header: pad_ops",
+)
 
 
 @kernel("DepthToSpace", source="operator header: transformation_ops")

@@ -27,16 +27,24 @@ def _single(value: Any) -> Any:
 
 # Reshape and relatives
 
-rows({
-    "FlattenV2": lambda x, *, axis=1, end_axis=-1: torch.flatten(x, axis, end_axis),  # refuses an axis outside x's rank
-    "Flatten": lambda x, *, axis=1: _as_matrix(x, axis if axis >= 0 else axis + x.dim()),
-    "Permute": lambda x, *, order=(0,): x.permute(tuple(order)),
-    "UnsqueezeV2": lambda x, *, axis=(): unsqueeze(x, axis),
-}, views=True)  # fmt: skip
+rows(
+    {
+        "FlattenV2": lambda x, *, axis=1, end_axis=-1: torch.flatten(
+            x, axis, end_axis
+        ),  # refuses an axis outside x's rank
+        "Flatten": lambda x, *, axis=1: _as_matrix(x, axis if axis >= 0 else axis + x.dim()),
+        "Permute": lambda x, *, order=(0,): x.permute(tuple(order)),
+        "UnsqueezeV2": lambda x, *, axis=(): unsqueeze(x, axis),
+    },
+    views=True,
+)
 rows({"Transpose TransposeD": lambda x, perm: x.permute(listed(perm))}, host=("perm",), views=True)
 rows({"ExpandDims": lambda x, axis: x.unsqueeze(one(axis))}, host=("axis",), views=True)
-rows({"SqueezeV3": lambda x, axes=None: squeeze(x, axis=() if axes is None else listed(axes))},
-     host=("axes",), views=True)  # fmt: skip
+rows(
+    {"SqueezeV3": lambda x, axes=None: squeeze(x, axis=() if axes is None else listed(axes))},
+    host=("axes",),
+    views=True,
+)
 
 
 def _as_matrix(x: Tensor, cut: int) -> Tensor:
@@ -147,15 +155,24 @@ def _concatenated(x: list[Tensor], concat_dim: Any) -> Tensor:
     return torch.cat(x, one(concat_dim)) if len(x) > 1 else x[0].clone()
 
 
-rows({
-    "BroadcastTo BroadcastToD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=False),
-    "Expand ExpandD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=True),
-}, host=("shape",))  # fmt: skip
+rows(
+    {
+        "BroadcastTo BroadcastToD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=False),
+        "Expand ExpandD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=True),
+    },
+    host=("shape",),
+)
 rows({"Tile TileD": lambda x, multiples: _repeated(x, listed(multiples))}, host=("multiples",))
-rows({"ConcatV2 ConcatV2D ConcatD": _concatenated, "Concat": lambda concat_dim, x: _concatenated(x, concat_dim)},
-     host=("concat_dim",), ignores=("N",))  # fmt: skip
-rows({"Pack": lambda x, *, axis=0: torch.stack(x, axis)}, ignores=("N",),
-     plan=lambda ctx: Call(torch.stack, (tuple(ctx.tensor("x")), ctx.attr("axis", 0))))  # fmt: skip
+rows(
+    {"ConcatV2 ConcatV2D ConcatD": _concatenated, "Concat": lambda concat_dim, x: _concatenated(x, concat_dim)},
+    host=("concat_dim",),
+    ignores=("N",),
+)
+rows(
+    {"Pack": lambda x, *, axis=0: torch.stack(x, axis)},
+    ignores=("N",),
+    plan=lambda ctx: Call(torch.stack, (tuple(ctx.tensor("x")), ctx.attr("axis", 0))),
+)
 
 
 @plan("BroadcastTo", "Expand")
@@ -250,13 +267,24 @@ def _step_slice(x: Tensor, dim: int, begin: int | None, end: int | None, stride:
 
 
 @kernel(
-    "StridedSlice", "StridedSliceD", host=("begin", "end", "strides"), views=True,
+    "StridedSlice",
+    "StridedSliceD",
+    host=("begin", "end", "strides"),
+    views=True,
     source="Python's slice rules an axis, with masks for begin, end, ellipsis, new axis, shrink",
-)  # fmt: skip
+)
 def strided_slice(
-    x: Tensor, begin: Any, end: Any, strides: Any, *, begin_mask: int = 0, end_mask: int = 0, ellipsis_mask: int = 0,
-    new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    begin: Any,
+    end: Any,
+    strides: Any,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Tensor:
     """x[begin[i]:end[i]:strides[i], …] where entry i is one subscript, bit i of a mask changes its meaning."""
     begins, ends, steps = listed(begin), listed(end), listed(strides)
     to_first, to_last, ellipsis = _bits(begin_mask), _bits(end_mask), _bits(ellipsis_mask)
@@ -277,9 +305,18 @@ def strided_slice(
 
 @kernel("StridedSliceV2", "StridedSliceV3", host=("begin", "end", "axes", "strides"), views=True)
 def strided_slice_v2(
-    x: Tensor, begin: Any, end: Any, axes: Any = None, strides: Any = None, *, begin_mask: int = 0, end_mask: int = 0,
-    ellipsis_mask: int = 0, new_axis_mask: int = 0, shrink_axis_mask: int = 0,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    begin: Any,
+    end: Any,
+    axes: Any = None,
+    strides: Any = None,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Tensor:
     """Slices along listed axes; the masks apply after begin, end and strides were spread over all dims of x."""
     begins, ends = listed(begin), listed(end)
     steps = [1] * len(begins) if strides is None else listed(strides)
@@ -339,9 +376,11 @@ def mirror_index(size: int, before: int, after: int, mode: str) -> Tensor:
 
 
 @kernel(
-    "PadV3", "PadV3D", host=("paddings", "constant_values"),
+    "PadV3",
+    "PadV3D",
+    host=("paddings", "constant_values"),
     source="first dim first; negative values crop; modes constant, reflect, edge, symmetric, circular",
-)  # fmt: skip
+)
 def pad_v3(
     x: Tensor, paddings: Any, constant_values: Any = 0, *, mode: str = "constant", paddings_contiguous: bool = True
 ) -> Tensor:
@@ -369,28 +408,39 @@ def pad_v3(
     return out.clone()
 
 
-rows({"Pad PadD PadV2": lambda x, paddings, constant_values=0: pad_v3(x, paddings, constant_values)},
-     host=("paddings", "constant_values"))  # fmt: skip
+rows(
+    {"Pad PadD PadV2": lambda x, paddings, constant_values=0: pad_v3(x, paddings, constant_values)},
+    host=("paddings", "constant_values"),
+)
 # The border is left out (REFLECT) or repeated (SYMMETRIC).
-rows({
-    "MirrorPad": lambda x, paddings, *, mode: (
-        pad_v3(x, paddings, mode=(mode.decode() if isinstance(mode, bytes) else mode).lower())),
-}, host=("paddings",))  # fmt: skip
+rows(
+    {
+        "MirrorPad": lambda x, paddings, *, mode: pad_v3(
+            x, paddings, mode=(mode.decode() if isinstance(mode, bytes) else mode).lower()
+        ),
+    },
+    host=("paddings",),
+)
 rows({"ReverseV2 ReverseV2D": lambda x, axis: torch.flip(x, listed(axis))}, host=("axis",))
 # An axis that is named twice is rolled by the sum; without axes the flattened tensor is.
-rows({"RollV2": lambda input, shift, axes: torch.roll(input, tuple(listed(shift)), tuple(listed(axes)))},
-     host=("shift", "axes"))  # fmt: skip
-rows({
-    "Roll": lambda x, *, shifts, dims=(): torch.roll(x, tuple(shifts), tuple(dims)),
-    "Tril": lambda x, *, diagonal=0: torch.tril(x, diagonal),
-    "Triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
-    "Diag": lambda x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape]),  # rank k gives rank 2k
-    "DiagPart": lambda x: (  # the inverse of Diag
-        x.reshape([math.prod(x.shape[: x.dim() // 2])] * 2).diagonal().reshape(x.shape[: x.dim() // 2]).clone()),
-    "DiagV2": lambda x, *, diagonal=0: torch.diag(x, diagonal).clone(),
-    "MatrixDiag": torch.diag_embed,
-    "MatrixDiagPart": lambda x: torch.diagonal(x, dim1=-2, dim2=-1).clone(),
-})  # fmt: skip
+rows(
+    {"RollV2": lambda input, shift, axes: torch.roll(input, tuple(listed(shift)), tuple(listed(axes)))},
+    host=("shift", "axes"),
+)
+rows(
+    {
+        "Roll": lambda x, *, shifts, dims=(): torch.roll(x, tuple(shifts), tuple(dims)),
+        "Tril": lambda x, *, diagonal=0: torch.tril(x, diagonal),
+        "Triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
+        "Diag": lambda x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape]),  # rank k gives rank 2k
+        "DiagPart": lambda x: (  # the inverse of Diag
+            x.reshape([math.prod(x.shape[: x.dim() // 2])] * 2).diagonal().reshape(x.shape[: x.dim() // 2]).clone()
+        ),
+        "DiagV2": lambda x, *, diagonal=0: torch.diag(x, diagonal).clone(),
+        "MatrixDiag": torch.diag_embed,
+        "MatrixDiagPart": lambda x: torch.diagonal(x, dim1=-2, dim2=-1).clone(),
+    }
+)
 
 
 # Raw memory

@@ -43,10 +43,14 @@ def _plan_softmax(ctx: PlanContext) -> Call | None:
     return Call(torch_compat.softmax, (ctx.tensor("x"), axes[0], False))
 
 
-rows({  # x - max - log(sum(exp(x - max)))
-    "LogSoftmaxV2": lambda logits, *, axes=(-1,): (
-        torch.log_softmax(logits, axes[0]) if len(axes) == 1 else _over("log_softmax", logits, axes)),
-}, source=_HEADER)  # fmt: skip
+rows(
+    {  # x - max - log(sum(exp(x - max)))
+        "LogSoftmaxV2": lambda logits, *, axes=(-1,): (
+            torch.log_softmax(logits, axes[0]) if len(axes) == 1 else _over("log_softmax", logits, axes)
+        ),
+    },
+    source=_HEADER,
+)
 
 
 @plan("LogSoftmaxV2")
@@ -75,17 +79,24 @@ def _softmax_backward(y: Tensor, g: Tensor, axes: Sequence[int]) -> Tensor:
     return ((g32 - total) * y32).to(y.dtype)
 
 
-rows({
-    "SoftmaxGrad": lambda softmax, grad_softmax, *, axes=(-1,): _softmax_backward(softmax, grad_softmax, axes),
-    "LogSoftmaxGrad": lambda grad, x, *, axis=(-1,): _log_softmax_backward(grad, x, axis),  # x: the forward output
-}, source=_HEADER)  # fmt: skip
+rows(
+    {
+        "SoftmaxGrad": lambda softmax, grad_softmax, *, axes=(-1,): _softmax_backward(softmax, grad_softmax, axes),
+        "LogSoftmaxGrad": lambda grad, x, *, axis=(-1,): _log_softmax_backward(grad, x, axis),  # x: the forward output
+    },
+    source=_HEADER,
+)
 
 
 @kernel("MaskedSoftmaxWithRelPosBias", source="ops-nn: norm/masked_softmax_with_rel_pos_bias, documentation")
 def masked_softmax_with_rel_pos_bias(
-    x: Tensor, atten_mask: Tensor | None = None, relative_pos_bias: Tensor | None = None, *,
-    scale_value: float = 1.0, inner_precision_mode: int = 0,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    atten_mask: Tensor | None = None,
+    relative_pos_bias: Tensor | None = None,
+    *,
+    scale_value: float = 1.0,
+    inner_precision_mode: int = 0,
+) -> Tensor:
     """Softmax over the last axis of ``scale_value * x + mask + bias``; a 4-d x joins batch and window."""
     scores = wide(x) * scale_value
     heads, rows, columns = x.shape[-3:]

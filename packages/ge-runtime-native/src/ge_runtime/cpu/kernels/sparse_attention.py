@@ -55,9 +55,18 @@ def _spans(op: str, layout: str, x: Tensor, lengths: Any) -> list[tuple[int, int
 
 
 def _sequences(
-    op: str, query: Tensor, key: Tensor, layout_query: str, layout_key: str, lengths: Any, kv_lengths: Any,
-    table: Tensor | None, mode: int, before: int, after: int,
-) -> tuple[_Sequences, bool]:  # fmt: skip
+    op: str,
+    query: Tensor,
+    key: Tensor,
+    layout_query: str,
+    layout_key: str,
+    lengths: Any,
+    kv_lengths: Any,
+    table: Tensor | None,
+    mode: int,
+    before: int,
+    after: int,
+) -> tuple[_Sequences, bool]:
     """The sequences, and whether a query sees up to its own place only, counted from the end."""
     if mode not in (0, 3) or before != _FAR or after != _FAR:
         raise refused(op, f"sparse_mode {mode}, pre_tokens {before}, next_tokens {after}", "accepted: 0, 3; no limits")
@@ -114,17 +123,36 @@ def _like(y: Tensor, query: Tensor, layout: str) -> Tensor:
 
 @kernel("LightningIndexer", host=_LENGTHS, source="ops-transformer: attention/lightning_indexer, documentation")
 def lightning_indexer(
-    query: Tensor, key: Tensor, weights: Tensor, actual_seq_lengths_query: Any = None,
-    actual_seq_lengths_key: Any = None, block_table: Tensor | None = None, *, layout_query: str = "BSND",
-    layout_key: str = "BSND", sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = _FAR,
-    next_tokens: int = _FAR, return_values: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    actual_seq_lengths_query: Any = None,
+    actual_seq_lengths_key: Any = None,
+    block_table: Tensor | None = None,
+    *,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = 2048,
+    sparse_mode: int = 3,
+    pre_tokens: int = _FAR,
+    next_tokens: int = _FAR,
+    return_values: bool = False,
+) -> tuple[Tensor, Tensor]:
     """(sparse_indices, sparse_values): the keys that score best for each query, best first, -1 after the last."""
     op = "LightningIndexer"
     seqs, causal = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
-        sparse_mode, pre_tokens, next_tokens,
-    )  # fmt: skip
+        op,
+        query,
+        key,
+        layout_query,
+        layout_key,
+        actual_seq_lengths_query,
+        actual_seq_lengths_key,
+        block_table,
+        sparse_mode,
+        pre_tokens,
+        next_tokens,
+    )
     q, k = _flat(query, layout_query), _flat(key, layout_key)
     w = wide(weights).reshape(q.shape[0], -1).float()
     indices, values = _index(seqs, q, k, w, None, sparse_count, causal)
@@ -133,23 +161,47 @@ def lightning_indexer(
 
 
 @kernel(
-    "QuantLightningIndexer", host=_LENGTHS, ignores=("key_stride0", "key_dequant_scale_stride0"),
+    "QuantLightningIndexer",
+    host=_LENGTHS,
+    ignores=("key_stride0", "key_dequant_scale_stride0"),
     source="ops-transformer: attention/quant_lightning_indexer, documentation",
-)  # fmt: skip
+)
 def quant_lightning_indexer(
-    query: Tensor, key: Tensor, weights: Tensor, query_dequant_scale: Tensor, key_dequant_scale: Tensor,
-    actual_seq_lengths_query: Any = None, actual_seq_lengths_key: Any = None, block_table: Tensor | None = None, *,
-    query_quant_mode: int, key_quant_mode: int, layout_query: str = "BSND", layout_key: str = "BSND",
-    sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = _FAR, next_tokens: int = _FAR,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_dequant_scale: Tensor,
+    key_dequant_scale: Tensor,
+    actual_seq_lengths_query: Any = None,
+    actual_seq_lengths_key: Any = None,
+    block_table: Tensor | None = None,
+    *,
+    query_quant_mode: int,
+    key_quant_mode: int,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
+    sparse_count: int = 2048,
+    sparse_mode: int = 3,
+    pre_tokens: int = _FAR,
+    next_tokens: int = _FAR,
+) -> Tensor:
     """LightningIndexer of quantised operands: ``k_scale sum_n (w q_scale)_n relu(q_n . k)``."""
     op = "QuantLightningIndexer"
     if query_quant_mode or key_quant_mode:
         raise refused(op, f"quant modes {query_quant_mode}, {key_quant_mode}, accepted: 0")
     seqs, causal = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
-        sparse_mode, pre_tokens, next_tokens,
-    )  # fmt: skip
+        op,
+        query,
+        key,
+        layout_query,
+        layout_key,
+        actual_seq_lengths_query,
+        actual_seq_lengths_key,
+        block_table,
+        sparse_mode,
+        pre_tokens,
+        next_tokens,
+    )
     q, k = _flat(query, layout_query).float(), _flat(key, layout_key).float()
     w = wide(weights).float().reshape(q.shape[0], -1) * wide(query_dequant_scale).float().reshape(q.shape[0], -1)
     indices, _ = _index(seqs, q, k, w, wide(key_dequant_scale).reshape(-1), sparse_count, causal)
@@ -157,9 +209,16 @@ def quant_lightning_indexer(
 
 
 def _attend(
-    seqs: _Sequences, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float, size: int, causal: bool,
+    seqs: _Sequences,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    chosen: Tensor,
+    scale: float,
+    size: int,
+    causal: bool,
     sinks: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(out, maxima, sums) of float32 (T, N, D) queries over the blocks of ``size`` tokens that ``chosen`` names."""
     heads, kv = q.shape[1], k.shape[1]
     out = torch.zeros(q.shape[0], heads, v.shape[2])
@@ -194,24 +253,49 @@ def _statistics(x: Tensor, query: Tensor, layout: str, kv: int) -> Tensor:
 
 
 @kernel(
-    "SparseFlashAttention", host=_KV_LENGTHS, ignores=("return_softmax_lse",),
+    "SparseFlashAttention",
+    host=_KV_LENGTHS,
+    ignores=("return_softmax_lse",),
     source="ops-transformer: attention/sparse_flash_attention, documentation",
-)  # fmt: skip
+)
 def sparse_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, sparse_indices: Tensor, block_table: Tensor | None = None,
-    actual_seq_lengths_query: Any = None, actual_seq_lengths_kv: Any = None, query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None, sinks: Tensor | None = None, *, scale_value: float, sparse_block_size: int = 1,
-    layout_query: str = "BSND", layout_kv: str = "BSND", sparse_mode: int = 3, pre_tokens: int = _FAR,
-    next_tokens: int = _FAR, attention_mode: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    block_table: Tensor | None = None,
+    actual_seq_lengths_query: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale_value: float,
+    sparse_block_size: int = 1,
+    layout_query: str = "BSND",
+    layout_kv: str = "BSND",
+    sparse_mode: int = 3,
+    pre_tokens: int = _FAR,
+    next_tokens: int = _FAR,
+    attention_mode: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
     """(attention_out, softmax_max, softmax_sum) over the tokens that ``sparse_indices`` names for each query."""
     op = "SparseFlashAttention"
     if attention_mode not in (0, 2) or (query_rope is None) != (key_rope is None):
         raise refused(op, f"attention_mode {attention_mode}, or one of two rope parts", "accepted: 0, 2; both, none")
     seqs, causal = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
-        sparse_mode, pre_tokens, next_tokens,
-    )  # fmt: skip
+        op,
+        query,
+        key,
+        layout_query,
+        layout_kv,
+        actual_seq_lengths_query,
+        actual_seq_lengths_kv,
+        block_table,
+        sparse_mode,
+        pre_tokens,
+        next_tokens,
+    )
     q, k, v = (wide(_flat(t, la)) for t, la in ((query, layout_query), (key, layout_kv), (value, layout_kv)))
     if query_rope is not None and key_rope is not None:
         q = torch.cat((q, wide(_flat(query_rope, layout_query))), -1)
@@ -224,13 +308,30 @@ def sparse_flash_attention(
 
 @kernel("KvQuantSparseFlashAttention", host=_KV_LENGTHS, source="ops-transformer: kv_quant_sparse_flash_attention")
 def kv_quant_sparse_flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, sparse_indices: Tensor, key_dequant_scale: Tensor | None = None,
-    value_dequant_scale: Tensor | None = None, block_table: Tensor | None = None, actual_seq_lengths_query: Any = None,
-    actual_seq_lengths_kv: Any = None, *, scale_value: float, key_quant_mode: int, value_quant_mode: int,
-    sparse_block_size: int = 1, layout_query: str = "BSND", layout_kv: str = "BSND", sparse_mode: int = 3,
-    pre_tokens: int = _FAR, next_tokens: int = _FAR, attention_mode: int = 0, quant_scale_repo_mode: int = 1,
-    tile_size: int = 128, rope_head_dim: int = 64,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    key_dequant_scale: Tensor | None = None,
+    value_dequant_scale: Tensor | None = None,
+    block_table: Tensor | None = None,
+    actual_seq_lengths_query: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    *,
+    scale_value: float,
+    key_quant_mode: int,
+    value_quant_mode: int,
+    sparse_block_size: int = 1,
+    layout_query: str = "BSND",
+    layout_kv: str = "BSND",
+    sparse_mode: int = 3,
+    pre_tokens: int = _FAR,
+    next_tokens: int = _FAR,
+    attention_mode: int = 0,
+    quant_scale_repo_mode: int = 1,
+    tile_size: int = 128,
+    rope_head_dim: int = 64,
+) -> Tensor:
     """SparseFlashAttention over rows that hold int8 values, then the rope part, then a float32 scale a tile.
 
     Shapes: query (.., N, D + rope) -> (.., N, D); key (.., 1, D + 2 rope + 4 D / tile) bytes, value the same memory.
@@ -242,9 +343,18 @@ def kv_quant_sparse_flash_attention(
     if key.dtype != torch.int8 or not torch.equal(key, value):
         raise refused(op, "key and value are two tensors, or not int8", "feed the same int8 cache twice")
     seqs, causal = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
-        sparse_mode, pre_tokens, next_tokens,
-    )  # fmt: skip
+        op,
+        query,
+        key,
+        layout_query,
+        layout_kv,
+        actual_seq_lengths_query,
+        actual_seq_lengths_kv,
+        block_table,
+        sparse_mode,
+        pre_tokens,
+        next_tokens,
+    )
     width = query.shape[-1] - rope_head_dim
     rows = _flat(key, layout_kv).contiguous()
     scales = rows[..., width + 2 * rope_head_dim :].contiguous().view(torch.float32)

@@ -40,12 +40,21 @@ def _fitting(op: str, ref: Tensor, value: Tensor) -> Tensor:
     return value
 
 
-rows({"Assign": lambda ref, value: ref.copy_(_fitting("Assign", ref, value))},
-     updates=("ref",), ignores=("validate_shape", "use_locking"))  # fmt: skip
-rows({"AssignAdd": lambda ref, value: ref.add_(_fitting("AssignAdd", ref, value))},
-     updates=("ref",), ignores=("use_locking",))  # fmt: skip
-rows({"AssignSub": lambda var, value: var.sub_(_fitting("AssignSub", var, value))},
-     updates=("var",), ignores=("use_locking",))  # fmt: skip
+rows(
+    {"Assign": lambda ref, value: ref.copy_(_fitting("Assign", ref, value))},
+    updates=("ref",),
+    ignores=("validate_shape", "use_locking"),
+)
+rows(
+    {"AssignAdd": lambda ref, value: ref.add_(_fitting("AssignAdd", ref, value))},
+    updates=("ref",),
+    ignores=("use_locking",),
+)
+rows(
+    {"AssignSub": lambda var, value: var.sub_(_fitting("AssignSub", var, value))},
+    updates=("var",),
+    ignores=("use_locking",),
+)
 
 
 def _rows_of(indices: Tensor) -> Tensor:
@@ -53,11 +62,13 @@ def _rows_of(indices: Tensor) -> Tensor:
 
 
 # x with rows replaced, added to, subtracted from; the result is the whole x.
-rows({
-    "InplaceUpdate": lambda x, indices, v: x.index_copy(0, _rows_of(indices), v),
-    "InplaceAdd": lambda x, indices, v: x.index_add(0, _rows_of(indices), v),
-    "InplaceSub": lambda x, indices, v: x.index_add(0, _rows_of(indices), v, alpha=-1),
-})  # fmt: skip
+rows(
+    {
+        "InplaceUpdate": lambda x, indices, v: x.index_copy(0, _rows_of(indices), v),
+        "InplaceAdd": lambda x, indices, v: x.index_add(0, _rows_of(indices), v),
+        "InplaceSub": lambda x, indices, v: x.index_add(0, _rows_of(indices), v, alpha=-1),
+    }
+)
 
 
 @kernel("Scatter", updates=("var",), source="blocks of updates at per-batch offsets along axis: a KV cache update")
@@ -76,13 +87,20 @@ def scatter(var: Tensor, indices: Tensor, updates: Tensor, *, reduce: str, axis:
 
 
 @kernel(
-    "ViewCopy", updates=("dst",),
+    "ViewCopy",
+    updates=("dst",),
     host=("dst_size", "dst_stride", "dst_storage_offset", "src_size", "src_stride", "src_storage_offset"),
-)  # fmt: skip
+)
 def view_copy(
-    dst: Tensor, dst_size: Any, dst_stride: Any, dst_storage_offset: Any, src: Tensor, src_size: Any, src_stride: Any,
+    dst: Tensor,
+    dst_size: Any,
+    dst_stride: Any,
+    dst_storage_offset: Any,
+    src: Tensor,
+    src_size: Any,
+    src_stride: Any,
     src_storage_offset: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Elements of a strided view of src into a strided view of dst; both are flat storages in row-major order."""
     flat = dst.contiguous().view(-1)
     target = _strided(flat, dst_size, dst_stride, dst_storage_offset)

@@ -12,9 +12,12 @@ from ge_runtime.errors import refused
 
 @kernel("ApplyTopKTopPWithSorted", source="torch_npu: npu_top_k_top_p, documentation")
 def apply_top_k_top_p_with_sorted(
-    sorted_value: Tensor, sorted_indices: Tensor, p: Tensor | None = None, k: Tensor | None = None,
+    sorted_value: Tensor,
+    sorted_indices: Tensor,
+    p: Tensor | None = None,
+    k: Tensor | None = None,
     logits: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Scores (B, V) in their own order, -inf for those outside the k largest or the probability p.
 
     ``sorted_value`` rises along the last axis. Of the probabilities, summed from the least, those up to ``1 - p`` go;

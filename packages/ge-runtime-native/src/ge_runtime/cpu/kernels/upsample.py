@@ -73,43 +73,74 @@ def _filtered_grad(fn: Any) -> Callable[..., Tensor]:
     )
 
 
-rows({
-    # (N, C, D, H, W) at pixel centres
-    "UpsampleNearestExact3d": lambda x, *, output_size, scale_d=0.0, scale_h=0.0, scale_w=0.0: (
-        resize(x, list(output_size), "nearest", False, True, [scale_d, scale_h, scale_w])),
-    "UpsampleBicubic2d": lambda x, *, output_size, align_corners=False, scales_h=0.0, scales_w=0.0: (  # a = -0.75
-        _smooth(x, output_size, align_corners, [scales_h, scales_w], "cubic")),
-    "UpsampleBilinear2dAA": _filtered(_ATEN._upsample_bilinear2d_aa.default),
-    "UpsampleBicubic2dAA": _filtered(_ATEN._upsample_bicubic2d_aa.default),
-    "UpsampleBilinear2dAABackward": _filtered_grad(_ATEN._upsample_bilinear2d_aa_backward.default),
-    "UpsampleBicubic2dAAGrad": _filtered_grad(_ATEN._upsample_bicubic2d_aa_backward.default),
-}, views=True, source=_SOURCE)  # fmt: skip
-rows({
-    "UpsampleLinear1d ResizeLinear": lambda x, size, *, align_corners=False, scale=0.0: (
-        _smooth(x, listed(size), align_corners, [scale])),
-    "UpsampleBilinear2d": lambda x, size, *, align_corners=False, scales=(): (
-        _smooth(x, listed(size), align_corners, scales)),
-}, host=("size",), views=True, source=_SOURCE)  # fmt: skip
-rows({  # only the shape of the image is read
-    "ResizeLinearGrad": lambda grads, original_image, *, align_corners=False, scale=0.0: (
-        _smooth_grad(grads, original_image.shape, align_corners, [scale])),
-}, source=_SOURCE)  # fmt: skip
-rows({
-    "UpsampleNearest2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: (
-        _nearest_grad(grad, input_size, False, [scales_h, scales_w])),
-    "UpsampleNearestExact2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: (
-        _nearest_grad(grad, input_size, True, [scales_h, scales_w])),
-    "UpsampleNearestExact3dGrad": lambda grad, *, input_size, scales=(): _nearest_grad(grad, input_size, True, scales),
-    "UpsampleBilinear2dGrad": lambda grad, *, input_size, align_corners=False, scales_h=0.0, scales_w=0.0: (
-        _smooth_grad(grad, input_size, align_corners, [scales_h, scales_w])),
-}, ignores=("output_size",), source=_SOURCE)  # fmt: skip
+rows(
+    {
+        # (N, C, D, H, W) at pixel centres
+        "UpsampleNearestExact3d": lambda x, *, output_size, scale_d=0.0, scale_h=0.0, scale_w=0.0: resize(
+            x, list(output_size), "nearest", False, True, [scale_d, scale_h, scale_w]
+        ),
+        "UpsampleBicubic2d": lambda x, *, output_size, align_corners=False, scales_h=0.0, scales_w=0.0: (  # a = -0.75
+            _smooth(x, output_size, align_corners, [scales_h, scales_w], "cubic")
+        ),
+        "UpsampleBilinear2dAA": _filtered(_ATEN._upsample_bilinear2d_aa.default),
+        "UpsampleBicubic2dAA": _filtered(_ATEN._upsample_bicubic2d_aa.default),
+        "UpsampleBilinear2dAABackward": _filtered_grad(_ATEN._upsample_bilinear2d_aa_backward.default),
+        "UpsampleBicubic2dAAGrad": _filtered_grad(_ATEN._upsample_bicubic2d_aa_backward.default),
+    },
+    views=True,
+    source=_SOURCE,
+)
+rows(
+    {
+        "UpsampleLinear1d ResizeLinear": lambda x, size, *, align_corners=False, scale=0.0: _smooth(
+            x, listed(size), align_corners, [scale]
+        ),
+        "UpsampleBilinear2d": lambda x, size, *, align_corners=False, scales=(): _smooth(
+            x, listed(size), align_corners, scales
+        ),
+    },
+    host=("size",),
+    views=True,
+    source=_SOURCE,
+)
+rows(
+    {  # only the shape of the image is read
+        "ResizeLinearGrad": lambda grads, original_image, *, align_corners=False, scale=0.0: _smooth_grad(
+            grads, original_image.shape, align_corners, [scale]
+        ),
+    },
+    source=_SOURCE,
+)
+rows(
+    {
+        "UpsampleNearest2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: _nearest_grad(
+            grad, input_size, False, [scales_h, scales_w]
+        ),
+        "UpsampleNearestExact2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: _nearest_grad(
+            grad, input_size, True, [scales_h, scales_w]
+        ),
+        "UpsampleNearestExact3dGrad": lambda grad, *, input_size, scales=(): _nearest_grad(
+            grad, input_size, True, scales
+        ),
+        "UpsampleBilinear2dGrad": lambda grad, *, input_size, align_corners=False, scales_h=0.0, scales_w=0.0: (
+            _smooth_grad(grad, input_size, align_corners, [scales_h, scales_w])
+        ),
+    },
+    ignores=("output_size",),
+    source=_SOURCE,
+)
 
 
 @kernel("ResizeUpsampleTrilinear", views=True, source=_SOURCE)
 def resize_upsample_trilinear(
-    input: Tensor, *, output_size: Sequence[int] = (), align_corners: bool = False, scales_d: float = 0.0,
-    scales_h: float = 0.0, scales_w: float = 0.0,
-) -> Tensor:  # fmt: skip
+    input: Tensor,
+    *,
+    output_size: Sequence[int] = (),
+    align_corners: bool = False,
+    scales_d: float = 0.0,
+    scales_h: float = 0.0,
+    scales_w: float = 0.0,
+) -> Tensor:
     """Linear resize of (N, C, D, H, W) to ``output_size``, or by the scales if it is empty."""
     scales = [scales_d, scales_h, scales_w]
     size = list(output_size) or [int(n * s) for n, s in zip(input.shape[2:], scales)]

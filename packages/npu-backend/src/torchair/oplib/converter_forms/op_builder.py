@@ -81,8 +81,12 @@ class _Row:
 
 _SCALARS: Final = {"s": Kind.STRING, "i": Kind.INT, "f": Kind.FLOAT, "b": Kind.BOOL, "dt": Kind.TYPE}
 _LISTS: Final = {
-    "s": Kind.LIST_STRING, "i": Kind.LIST_INT, "f": Kind.LIST_FLOAT, "b": Kind.LIST_BOOL, "dt": Kind.LIST_TYPE,
-}  # fmt: skip
+    "s": Kind.LIST_STRING,
+    "i": Kind.LIST_INT,
+    "f": Kind.LIST_FLOAT,
+    "b": Kind.LIST_BOOL,
+    "dt": Kind.LIST_TYPE,
+}
 _OF_VAL_TYPE: Final = {1: "s", 2: "i", 3: "f", 4: "b", 5: "dt", 9: "dt"}
 
 
@@ -162,15 +166,19 @@ class OpDef:
         tensors = [e for e in self.input if not isinstance(e, Controller)]
         if len(tensors) != len(self.input_desc):
             raise GraphError(
-                "GE3013", f"{self.type}: {len(tensors)} inputs and {len(self.input_desc)} descriptions",
+                "GE3013",
+                f"{self.type}: {len(tensors)} inputs and {len(self.input_desc)} descriptions",
                 next="add one input_desc for each input",
-            )  # fmt: skip
+            )
         named = [(d.name, None if t in ("", None) else t) for d, t in zip(self.input_desc, tensors)]
         outputs = _outputs(self.type, [d.name for d in self.output_desc])
         made = custom_op(
-            self.type, inputs=_inputs(self.type, named), outputs=outputs,
-            attrs={n: a.value() for n, a in self.attr.items()}, node_name=self.name or None,
-        )  # fmt: skip
+            self.type,
+            inputs=_inputs(self.type, named),
+            outputs=outputs,
+            attrs={n: a.value() for n, a in self.attr.items()},
+            node_name=self.name or None,
+        )
         flat = list(tensors_in(made))
         control = [e.node for e in self.input if isinstance(e, Controller)]
         if flat:

@@ -61,9 +61,10 @@ def register_fx_node_ge_converter(
     target = more.pop("target", aten_op)
     if more or target is None:
         raise LoweringError(
-            "GE2003", f"register_fx_node_ge_converter got {', '.join(map(repr, more)) or 'no operator'}",
+            "GE2003",
+            f"register_fx_node_ge_converter got {', '.join(map(repr, more)) or 'no operator'}",
             next="write @register_fx_node_ge_converter(torch.ops.aten.sin.default)",
-        )  # fmt: skip
+        )
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         said = isinstance(target, Mapping) or fixed or names

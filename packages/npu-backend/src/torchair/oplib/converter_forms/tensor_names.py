@@ -21,8 +21,11 @@ def _symsize(self: Tensor) -> Any:
 def install() -> None:
     """Give the class of tensors these attributes; it does not have them by itself."""
     for name, value in (
-        ("desc", property(_desc)), ("tensor", property(lambda self: self)), ("symsize", property(_symsize)),
-        ("controller", property(lambda self: Controller(self.node))), ("ge_dtype", property(lambda self: self.dtype)),
-    ):  # fmt: skip
+        ("desc", property(_desc)),
+        ("tensor", property(lambda self: self)),
+        ("symsize", property(_symsize)),
+        ("controller", property(lambda self: Controller(self.node))),
+        ("ge_dtype", property(lambda self: self.dtype)),
+    ):
         if not hasattr(Tensor, name):
             setattr(Tensor, name, value)

@@ -38,22 +38,28 @@ def custom_op(
         return known_op(op_type, *args, inputs=inputs, outputs=outputs, attrs=attrs, node_name=node_name)
     if args or inputs is None or not outputs:
         raise GraphError(
-            "GE3019", f"'{op_type}' has no schema here, so its call has to name everything",
+            "GE3019",
+            f"'{op_type}' has no schema here, so its call has to name everything",
             next="custom_op(op, inputs={'x': x}, attrs={'n': ge.attr.Int(1)}, outputs=['y']), or register_schema",
-        )  # fmt: skip
+        )
     specs = list(_specs(OUTPUTS.get()))
     count = sum(1 if isinstance(o, str) else o[1] for o in outputs)
     if len(specs) != count:
         raise GraphError(
-            "GE3013", f"'{op_type}' has no schema here, and the op being converted has {len(specs)} results where this "
-            f"has {count}, so their types are not known", next="describe the operator: ge_op(..., ir=IrDef(...))",
-        )  # fmt: skip
+            "GE3013",
+            f"'{op_type}' has no schema here, and the op being converted has {len(specs)} results where this "
+            f"has {count}, so their types are not known",
+            next="describe the operator: ge_op(..., ir=IrDef(...))",
+        )
     _describe(op_type, inputs, outputs, attrs or {})
     order = [p.name for p in schema.require(op_type).inputs]
     made = known_op(
-        op_type, inputs={n: inputs[n] for n in order if n in inputs}, outputs=list(outputs), attrs=attrs or {},
+        op_type,
+        inputs={n: inputs[n] for n in order if n in inputs},
+        outputs=list(outputs),
+        attrs=attrs or {},
         node_name=node_name,
-    )  # fmt: skip
+    )
     for tensor, spec in zip(tensors_in(made), specs):
         tensor.dtype = spec.dtype
         tensor.record_shape(spec.size)
@@ -89,15 +95,17 @@ def _describe(op: str, inputs: Mapping[str, Any], outputs: Sequence[Any], attrs:
     known = {p.split(" ")[0].rstrip("*") for p in row["out"]}
     row["out"] += [
         f"{o} {_TYPES}" if isinstance(o, str) else f"{o[0]}* {_TYPES}"
-        for o in outputs if (o if isinstance(o, str) else o[0]) not in known
-    ]  # fmt: skip
+        for o in outputs
+        if (o if isinstance(o, str) else o[0]) not in known
+    ]
     have = {a[0] for a in row["attr"]}
     row["attr"] += [[n, a.kind.value] for n, a in attrs.items() if n not in have and not n.startswith("_")]
     if row != before:
         if before is None:
             logger.warning_once(
                 "operator '%s' has no schema here: its ports and attributes are taken from the call, its results are "
-                "what meta_outputs says, and nothing about it is verified", op,
-            )  # fmt: skip
+                "what meta_outputs says, and nothing about it is verified",
+                op,
+            )
         _rows[op] = row
         schema.register_schema({"op": op, **row, "source": SOURCE}, replace=True)

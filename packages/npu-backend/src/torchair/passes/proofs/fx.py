@@ -56,7 +56,7 @@ def version(gm: torch.fx.GraphModule) -> Version:
                 opaque=node.op != "call_function" or acts,
                 acts=acts,
                 about=(args, kwargs, value_of(node)),
-            )  # fmt: skip
+            )
         )
     outputs = [v for v in output_values(gm.graph) if isinstance(v, torch.fx.Node)]
     return Version(steps, outputs, gm)
@@ -140,8 +140,11 @@ def _evaluate(a: Part, b: Part, found: list[Sizes], tolerance: Tolerance) -> Ver
 
 
 def _told(a: Part, b: Part, text: str, kind: str, sizes: Sizes) -> str:
-    inputs = ", ".join(f"{v.name}: {_described(b.version.maker[v].about[2])}" for v in sorted(
-        a.leaves | b.leaves, key=lambda v: v.name) if v in b.version.maker)  # fmt: skip
+    inputs = ", ".join(
+        f"{v.name}: {_described(b.version.maker[v].about[2])}"
+        for v in sorted(a.leaves | b.leaves, key=lambda v: v.name)
+        if v in b.version.maker
+    )
     where = f", {sizes}" if sizes.values else ""
     return (
         f"{described(b.steps)} in the place of {described(a.steps)}: {text}, for {kind} values of {inputs or 'nothing'}"

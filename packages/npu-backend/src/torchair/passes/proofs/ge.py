@@ -61,7 +61,7 @@ def version(graph: Graph) -> Version:
                 opaque=node.op in PLACEHOLDERS or acts or _draws(node.op),
                 acts=acts,
                 about=about,
-            )  # fmt: skip
+            )
         )
     return Version(steps, list(graph.outputs), graph)
 
@@ -93,9 +93,14 @@ def _same(a: Attr, b: Attr) -> bool:
 
 
 def compare(
-    old: Version, new: Version, tolerance: Tolerance, known: set[Any], found: list[Sizes], texts: Texts,
+    old: Version,
+    new: Version,
+    tolerance: Tolerance,
+    known: set[Any],
+    found: list[Sizes],
+    texts: Texts,
     numbers: Callable[[Node, Sizes], Any],
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Put what has changed to the test.
 
     Args:
@@ -167,10 +172,11 @@ def _evaluate(
             continue
         for kind, wide in [*((k, False) for k in tested), *[("ordinary", True)] * in_double]:
             inputs = [
-                torch.tensor(number, dtype=TORCH_OF[_wider(value.dtype, wide)]) if number is not None
+                torch.tensor(number, dtype=TORCH_OF[_wider(value.dtype, wide)])
+                if number is not None
                 else samples.fill(torch.empty(shape, dtype=TORCH_OF[_wider(value.dtype, wide)]), kind, place)
                 for place, (value, shape, number) in enumerate(leaves)
-            ]  # fmt: skip
+            ]
             try:
                 torch.manual_seed(0)
                 want = runs[wide][0](inputs)

@@ -71,7 +71,7 @@ OTHER_VALUES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "renormalised, it chooses by logits: among experts whose shares are all NaN, or all 0 to float32, it names "
         "others; the shares are the same",
     ),
-}  # fmt: skip
+}
 """Operators that are another function of some operands than what fusion puts them in the place of: on which kinds of
 values they are tested, and what differs on the others."""
 

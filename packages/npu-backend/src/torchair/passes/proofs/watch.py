@@ -126,10 +126,11 @@ class Watch:
             rule, place, line = _blamed(wrong)
             label = f"{name}, rule '{rule}'" if rule else name
             raise PassError(
-                "GE1025", f"{label} changes what the graph computes: {wrong.why}" + (f"; from {line}" if line else ""),
+                "GE1025",
+                f"{label} changes what the graph computes: {wrong.why}" + (f"; from {line}" if line else ""),
                 where=place or where or line,
                 next="repair the rule; until then leave it out, or report this if it is none of yours",
-            )  # fmt: skip
+            )
 
     def _left_open(self, name: str, why: str) -> None:
         self.open.append((name, why))
