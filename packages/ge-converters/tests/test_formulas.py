@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters.decompose import formulas, memory_order
 from ge_converters.decompose.formulas import beside_native, foreach, general
 from ge_converters.decompose.table import decomposition_table
+from ge_converters.lowering import lower
 from ge_converters.registry import REGISTRY
+from ge_graph.errors import EngineError
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan
@@ -100,6 +103,16 @@ def test_index_copy_counts_nothing_from_the_end(place):
     for call in (aten.index_copy.default, general.index_copy):
         with pytest.raises(IndexError, match="out of bounds"):
             call(*args)
+
+
+@pytest.mark.parametrize(("place", "says"), [(-1, "index -1 "), (-6, "index -6 "), (6, "index 6 ")])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_index_copy_names_the_index_that_was_given(place, says, dim, engine):
+    args = drawn(6, 6), torch.tensor([0, place]), drawn(*((2, 6) if dim == 0 else (6, 2)))
+    fn = lambda x, at, rows: aten.index_copy(x, dim, at, rows)  # noqa: E731
+    lowered = lower(make_fx(fn, decomposition_table(), tracing_mode="fake")(args[0], torch.tensor([0, 1]), args[2]))
+    with pytest.raises(EngineError, match=f"GE4005.*{says}"):
+        engine.compile(lowered.graph, {}).run(list(args))
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -319,8 +320,22 @@ def index_put_v2(
         flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
         flat.index_add_(0, places.reshape(-1), value.expand(places.shape).reshape(-1))
         return x if x.is_contiguous() else x.copy_(flat.reshape(x.shape))
-    x[where] = value
+    try:
+        x[where] = value
+    except IndexError as error:
+        raise IndexError(_as_given(str(error))) from error
     return x
+
+
+def _as_given(text: str) -> str:
+    """What ATen says of an index, with the number that a caller wrote. One of more than 62 bits is a negative one
+    without its sign: a graph takes that off an index from whose place nothing may be counted from the end."""
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[0])
+        return f"{number - 2**63} (without its sign {number})" if number >= 2**62 else found[0]
+
+    return re.sub(r"\d{19}", named, text)
 
 
 # Masks
