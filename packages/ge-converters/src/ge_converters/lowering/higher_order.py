@@ -9,7 +9,7 @@ import torch
 
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
-from ge_converters.lowering import own_calls
+from ge_converters.lowering import memory_ops, own_calls
 from ge_converters.lowering.calls import Caller, parameters_of
 from ge_converters.lowering.context import Unproduced
 from ge_converters.lowering.effects import OpenScopes
@@ -115,17 +115,16 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     op: Any = node.args[0]
     entry = caller.entry(op, node)
     current = [None if b is None else caller.context.argument(b) for b in bases]
-    metas = [None if b is None else b.meta["val"] for b in bases]
     values = node.meta["val"]
     returns = len(op._schema.returns)
     written: list[tuple[Any, Tensor]] = []
     for name, view in views.items():
         if isinstance(view, list):
-            copies = [_copy(caller, node, v, current, metas) for v in view]
+            copies = [_copy(caller, node, v, current, bases) for v in view]
             kwargs[name] = copies
             written += [(v, c) for v, c in zip(view, copies) if c is not None]
         else:
-            kwargs[name] = copy = _copy(caller, node, view, current, metas)
+            kwargs[name] = copy = _copy(caller, node, view, current, bases)
             if copy is not None:
                 written.append((view, copy))
     first = len(caller.graph.nodes)
@@ -133,10 +132,13 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     result, extra = _run(caller, node, entry, kwargs, own, len(written))
     if own_calls.is_own(op):
         own_calls.note(caller.graph, first, op, (), kwargs, caller.context.argument)
+    read = {user.args[1] - (len(values) - len(bases)) for user in node.users}
     for k, (view, copy) in enumerate(written):
+        if view[0] not in read:  # nobody asks for the base's new value
+            continue
         new = extra[k] if extra else _new_value(caller, copy, first, entry.name)
         caller.checked(node, entry, new, TensorSpec(copy.dtype, copy.known_shape or ()))
-        current[view[0]] = _write_view(caller, node, view, current[view[0]], new, metas[view[0]])
+        current[view[0]] = _write_view(caller, node, view, current[view[0]], new, bases[view[0]])
     results = list(result) if isinstance(result, (list, tuple)) else [result] if returns else []
     # torch gives a None in front of the bases when the op returns nothing
     results += [None] * (len(values) - len(bases) - len(results))
@@ -161,17 +163,19 @@ def _run(caller: Caller, node: torch.fx.Node, entry: Any, kwargs: dict[str, Any]
     return caller.checked_many(node, entry, listed, meta), extra
 
 
-def _copy(caller: Caller, node: torch.fx.Node, view: Any, current: list[Any], metas: list[Any]) -> Tensor | None:
+def _copy(caller: Caller, node: torch.fx.Node, view: Any, current: list[Any], bases: list[Any]) -> Tensor | None:
     """The written argument as a tensor of its own, because the op overwrites the memory that it is given."""
     if view is None:
         return None
     index, kind, own = view
-    base = current[index]
-    if kind == "alias":
-        source = base
-    else:
+    source = current[index]
+    if kind != "alias":
         args, overload = read_call(kind, own)
-        source = _through(caller, node, overload, (base, *args), _read_meta(kind, metas[index], args))
+        meta = _read_meta(kind, bases[index].meta["val"], args)
+        if kind == "slice":
+            source = _through(caller, node, overload, (source, *args), meta)
+        else:
+            source = memory_ops.read(caller, node, bases[index], source, args, meta)
     copy: Tensor = ge.Clone(source)
     copy.record_shape(source.known_shape)
     return copy
@@ -191,14 +195,15 @@ def _read_meta(kind: str, meta: torch.Tensor, args: Any) -> torch.Tensor:
 
 
 def _write_view(
-    caller: Caller, node: torch.fx.Node, view: Any, base: Tensor, new: Tensor, meta: torch.Tensor
+    caller: Caller, node: torch.fx.Node, view: Any, held: Tensor, new: Tensor, base: torch.fx.Node
 ) -> Tensor:
     _, kind, own = view
     if kind == "alias":
         return new
     args, _ = read_call(kind, own)
-    overload = aten.slice_scatter.default if kind == "slice" else aten.as_strided_scatter.default
-    return _through(caller, node, overload, (base, new, *args), meta)
+    if kind == "slice":
+        return _through(caller, node, aten.slice_scatter.default, (held, new, *args), base.meta["val"])
+    return memory_ops.write(caller, node, base, held, new, args)
 
 
 def _through(caller: Caller, node: torch.fx.Node, overload: Any, args: Any, meta: torch.Tensor) -> Tensor:

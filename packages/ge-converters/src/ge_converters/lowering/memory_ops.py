@@ -7,7 +7,7 @@ sees it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from ge_converters.emit.compute_types import move
 from ge_converters.emit.shapes import permuted
 from ge_converters.lowering.calls import Caller
 from ge_converters.lowering.symbols import is_symbolic
-from ge_graph import DataType
+from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
 _LARGEST: Final = 1 << 22  # elements of a constant index
@@ -30,48 +30,112 @@ def lower_read(caller: Caller, node: torch.fx.Node) -> Any:
     Raises:
         Refusal: If elements are read that no value of the graph has.
     """
-    source, size, stride, offset = _arguments(node)
-    entry = caller.entry(node.target, node)
-    value = node.meta["val"]
+    source, *numbers = _arguments(node)
+    return read(caller, node, source, caller.context.argument(source), numbers, node.meta["val"])
+
+
+def read(
+    caller: Caller, node: torch.fx.Node, source: torch.fx.Node, held: Tensor, numbers: Sequence[Any], value: Any
+) -> Tensor:
+    """What lies at places of a tensor's memory, by ``as_strided``.
+
+    Args:
+        caller: Converts.
+        node: For which it is read.
+        source: The tensor; its traced value says where elements lie.
+        held: Its value, which may be newer than the node's.
+        numbers: Sizes, strides and offset of what is read.
+        value: What is read, as traced.
+
+    Raises:
+        Refusal: If elements are read that no value of the graph has.
+    """
+    size, stride, offset = map(_known, numbers)
+    entry = caller.entry(torch.ops.aten.as_strided.default, node)
     reads = _positions(size, stride, _absolute(source, offset))
+    is_new = held is not caller.context.argument(source)
     for holder in _holders(source):
-        held = holder.meta["val"]
-        order = memory_order(held)
-        start = held.storage_offset()
-        if order is None or type(start) is not int or not _covers(held, reads):
+        traced = holder.meta["val"]
+        order = memory_order(traced)
+        start = traced.storage_offset()
+        if order is None or not _covers(traced, reads):
             continue
-        x = permuted(caller.context.argument(holder), order)
-        return caller.convert(node, entry, (x, size, stride, _relative(offset, source, start)), {}, value)
+        if is_new and holder is not source:
+            break
+        x = permuted(held if holder is source else caller.context.argument(holder), order)
+        result: Tensor = caller.convert(node, entry, (x, size, stride, _relative(offset, source, start)), {}, value)
+        return result
     index = _index(source, reads)
     if index is None:
         raise Refusal(_why(source, reads))
-    flat = ge.Reshape(caller.context.argument(source), ge.Const(np.array([-1], dtype=np.int64)))
+    gathered = move("GatherV2", _flat(held, source), ge.Const(index), ge.Const(0, dtype=DataType.DT_INT64))
+    gathered.record_shape(index.shape)
+    return gathered
+
+
+def _flat(held: Tensor, source: torch.fx.Node) -> Tensor:
+    flat: Tensor = ge.Reshape(held, ge.Const(np.array([-1], dtype=np.int64)))
     flat.record_shape((source.meta["val"].numel(),))
-    read = move("GatherV2", flat, ge.Const(index), ge.Const(0, dtype=DataType.DT_INT64))
-    read.record_shape(index.shape)
-    return read
+    return flat
 
 
 def lower_write(caller: Caller, node: torch.fx.Node) -> Any:
     """aten.as_strided_scatter: written in memory order, then put back into the order of the operand's dims.
 
     Raises:
-        Refusal: If the operand's elements are not all of a block of memory, or the write leaves that block.
+        Refusal: If elements are written that the operand does not have.
     """
     source, new = node.args[0], node.args[1]
-    _, size, stride, offset = _arguments(node, 1)
-    held = source.meta["val"]
-    order, start = memory_order(held), held.storage_offset()
+    _, *numbers = _arguments(node, 1)
+    return write(caller, node, source, caller.context.argument(source), new, numbers)
+
+
+def write(
+    caller: Caller, node: torch.fx.Node, source: torch.fx.Node, held: Tensor, new: Any, numbers: Sequence[Any]
+) -> Tensor:
+    """The value of a tensor after what lies at places of its memory was overwritten.
+
+    Args:
+        caller: Converts.
+        node: For which it is written.
+        source: The tensor; its traced value says where elements lie.
+        held: Its value, which may be newer than the node's.
+        new: What is written.
+        numbers: Sizes, strides and offset of what is written.
+
+    Raises:
+        Refusal: If elements are written that the tensor does not have.
+    """
+    size, stride, offset = map(_known, numbers)
+    traced = source.meta["val"]
+    order, start = memory_order(traced), traced.storage_offset()
     writes = _positions(size, stride, _absolute(source, offset))
-    if order is None or type(start) is not int or not _covers(held, writes):
-        raise Refusal(_why(source, writes))
-    entry = caller.entry(node.target, node)
-    x = permuted(caller.context.argument(source), order)
-    arguments = (x, new, size, stride, _relative(offset, source, start))
-    written = caller.convert(node, entry, arguments, {}, held.permute(order))
+    if order is None or not _covers(traced, writes):
+        return _written_by_index(caller, node, source, held, new, writes)
+    entry = caller.entry(torch.ops.aten.as_strided_scatter.default, node)
+    arguments = (permuted(held, order), new, size, stride, _relative(offset, source, start))
+    written = caller.convert(node, entry, arguments, {}, traced.permute(order))
     back = [order.index(d) for d in range(len(order))]
-    result = permuted(written, back)
+    result: Tensor = permuted(written, back)
     result.record_shape(None if written.known_shape is None else tuple(written.known_shape[d] for d in back))
+    return result
+
+
+def _written_by_index(
+    caller: Caller, node: torch.fx.Node, source: torch.fx.Node, held: Tensor, new: Any, writes: Any
+) -> Tensor:
+    """Elements that lie with gaps between them are written at the places that they have in the value."""
+    index = _index(source, writes)
+    if index is None:
+        raise Refusal(_why(source, writes))
+    traced, value = source.meta["val"], caller.context.argument(new) if isinstance(new, torch.fx.Node) else new
+    entry = caller.entry(torch.ops.aten.index_put.default, node)
+    row = ge.Reshape(value, ge.Const(np.array([-1], dtype=np.int64)))
+    places = [ge.Const(index.reshape(-1))]
+    meta = torch.empty(traced.numel(), dtype=traced.dtype, device="meta")
+    written = caller.convert(node, entry, (_flat(held, source), places, row), {}, meta)
+    result: Tensor = ge.Reshape(written, ge.Const(np.array(traced.shape, dtype=np.int64)))
+    result.record_shape(tuple(traced.shape))
     return result
 
 
@@ -103,7 +167,7 @@ def lower_determinant(caller: Caller, node: torch.fx.Node) -> Any:
 def _arguments(node: torch.fx.Node, skip: int = 0) -> tuple[torch.fx.Node, Any, Any, Any]:
     names = [a.name for a in node.target._schema.arguments]
     given = {**dict(zip(names, node.args)), **node.kwargs}
-    return given["self"], _known(given["size"]), _known(given["stride"]), _known(given.get("storage_offset"))
+    return given["self"], given["size"], given["stride"], given.get("storage_offset")
 
 
 def _known(value: Any) -> Any:
@@ -143,14 +207,12 @@ def _absolute(source: torch.fx.Node, offset: Any) -> Any:
     return source.meta["val"].storage_offset() if offset is None else offset
 
 
-def _relative(offset: Any, source: torch.fx.Node, start: int) -> Any:
-    """An offset in the storage as one from the first element of a holder."""
+def _relative(offset: Any, source: torch.fx.Node, start: Any) -> Any:
+    """An offset in the storage as one from the first element of a holder; symbolic if one of both is."""
     where = _absolute(source, offset)
-    if start == 0:
+    if type(start) is int and start == 0:
         return where
-    if type(where) is int:
-        return where - start
-    raise Refusal("storage_offset is symbolic and the operand does not begin where its storage does; slice instead")
+    return (where.meta["val"] if isinstance(where, torch.fx.Node) else where) - start
 
 
 def _positions(size: Any, stride: Any, offset: Any) -> np.ndarray[Any, Any] | None:
@@ -166,9 +228,9 @@ def _positions(size: Any, stride: Any, offset: Any) -> np.ndarray[Any, Any] | No
 
 def _covers(held: torch.Tensor, reads: np.ndarray[Any, Any] | None) -> bool:
     """Whether all positions are in a block of memory; symbolic ones are checked by the engine when it reads."""
-    if reads is None or reads.size == 0 or type(held.numel()) is not int:
-        return True
     start = held.storage_offset()
+    if reads is None or reads.size == 0 or type(held.numel()) is not int or type(start) is not int:
+        return True
     return bool(reads.min() >= start and reads.max() < start + held.numel())
 
 
@@ -184,7 +246,7 @@ def _holders(source: torch.fx.Node) -> Iterator[torch.fx.Node]:
         node = node.args[0] if node.op == "call_function" and node.args else None
 
 
-def _index(source: torch.fx.Node, reads: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+def _index(source: torch.fx.Node, reads: Any) -> np.ndarray[Any, Any] | None:
     """Row-major position in the operand of each element that is read, None if one is not there."""
     held = source.meta["val"]
     places = _positions(list(held.shape), list(held.stride()), held.storage_offset())
