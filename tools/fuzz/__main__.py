@@ -46,8 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="static sizes only, handed to our compiler as ATen graphs that are recorded from eager, ten to twenty "
-        f"a second of processor time; one of {WHOLE_WAY} goes through AOTAutograd",
+        help="static sizes only, handed to our compiler as ATen graphs that are recorded from eager, several at once; "
+        f"one of {WHOLE_WAY} goes through AOTAutograd",
     )
     parser.add_argument("--folder", type=Path, default=Path("artefacts/fuzz"), help="where findings go")
     given = parser.parse_args(argv)
@@ -70,7 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"{every.programs} programs of {every.steps} operators in {took:.0f} s, {every.programs / took:.1f} a second "
         f"and {every.programs / max(every.seconds, 1e-9):.1f} a second of processor time; "
-        f"{differ} differ in {len(every.found)} kinds, {expected} are refused as expected"
+        f"{differ} differ in {len(every.found)} kinds, {expected} are refused as expected, "
+        f"{every.left} more were left to a run without --fast"
     )
     for kind, count in every.found.most_common():
         print(f"{count:6} {kind}: {', '.join(map(str, every.seeds[kind]))}")

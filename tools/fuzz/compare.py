@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -16,8 +17,9 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import torchair
+from ge_graph.errors import LoweringError
 from tools.fuzz.program import Program, RunResult, reference, with_gradients
-from tools.fuzz.record import NotRecorded, Recorded, record
+from tools.fuzz.record import NotRecorded, Recorded, Recording, joined, record
 from torchair.compiler import pipeline
 
 
@@ -97,7 +99,71 @@ def recorded(program: Program, backend: Any) -> Any:
     recording = record(program)
     job = pipeline.Job(backend.keywords["compiler_config"], model_id=0)
     with _quiet():
-        return Recorded(recording, pipeline.Pipeline(job).compile(recording.graph, recording.inputs))
+        return Recorded(recording, pipeline.Pipeline(job).compile(recording.module(), recording.inputs))
+
+
+def doubtful(programs: Sequence[Program], turns: int = 2) -> tuple[list[Program], list[Program]]:
+    """Those of these programs that have to be judged alone, and those that cannot be recorded; the others are right.
+
+    All of one mode are recorded and compiled as one graph, which costs less than a graph for each. Where it cannot be
+    compiled or run, all of them are judged alone.
+    """
+    alone: list[Program] = []
+    unrecorded: list[Program] = []
+    for mode in sorted({p.mode for p in programs}):
+        alone += _doubtful([p for p in programs if p.mode == mode], turns, unrecorded)
+    return alone, unrecorded
+
+
+def _doubtful(programs: list[Program], turns: int, unrecorded: list[Program]) -> list[Program]:
+    fakes = FakeTensorMode(shape_env=ShapeEnv())
+    parts: list[tuple[Program, Recording, list[RunResult | None]]] = []
+    for program in programs:
+        wanted = [reference(program, turn) for turn in range(turns)]
+        if not any(wanted):
+            continue
+        try:
+            parts.append((program, record(program, fakes), wanted))
+        except NotRecorded:
+            unrecorded.append(program)
+    if not parts:
+        return []
+    try:
+        wrong = _wrong(parts, turns)
+    except LoweringError as error:
+        named = (re.match(r"p(\d+)_", name) for name in error.refused)
+        wrong = {int(match[1]) for match in named if match}
+        others = [part for at, part in enumerate(parts) if at not in wrong]
+        refused = [parts[at][0] for at in sorted(wrong)]
+        try:  # once more without what is refused
+            parts, wrong = others, (_wrong(others, turns) if refused and others else set(range(len(others))))
+        except Exception:  # noqa: BLE001 - as below
+            wrong = set(range(len(others)))
+        return [*refused, *(parts[at][0] for at in sorted(wrong))]
+    except Exception:  # noqa: BLE001 - whichever of them it is will be found alone
+        wrong = set(range(len(parts)))
+    return [parts[at][0] for at in sorted(wrong)]
+
+
+def _wrong(parts: Sequence[tuple[Program, Recording, list[RunResult | None]]], turns: int) -> set[int]:
+    """Positions of what differs from eager.
+
+    Errors: what compiling and running the graph of all of them raises.
+    """
+    job = pipeline.Job(ours(parts[0][0]).keywords["compiler_config"], model_id=0)
+    whole = joined([recording for _, recording, _ in parts])
+    wrong: set[int] = set()
+    with _quiet():
+        call = pipeline.Pipeline(job).compile(whole.module(), whole.inputs)
+        for turn in range(turns):
+            given = [[a.detach() for a in program.arguments(turn=turn)] for program, *_ in parts]
+            results = iter(call([a for args in given for a in args]))
+            for at, ((program, recording, wanted), args) in enumerate(zip(parts, given, strict=True)):
+                mine = [next(results) for _ in range(recording.outputs)]
+                got, want = Recorded(recording, lambda _, mine=mine: mine).run(args), wanted[turn]
+                if want is not None and _difference(program, want, got, turn, memory=False) is not None:
+                    wrong.add(at)
+    return wrong
 
 
 Way: TypeAlias = Callable[[Program, Any], Any]

@@ -9,7 +9,7 @@ are strides and aliases of results, and the cut of a training step in two.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -41,15 +42,26 @@ class Recording:
 
     Attributes:
         graph: Its results are those of the program, then the gradients of inputs that have one.
+        constants: Its tensors by name.
         inputs: Its inputs without data.
         results: How many of its results are the program's.
         grads: Whether each input that asks for its gradient has one.
     """
 
-    graph: torch.fx.GraphModule
+    graph: torch.fx.Graph
+    constants: dict[str, torch.Tensor]
     inputs: list[Any]
     results: int
     grads: tuple[bool, ...]
+
+    def module(self) -> torch.fx.GraphModule:
+        """The graph as a compiler gets it."""
+        return torch.fx.GraphModule(self.constants, self.graph)
+
+    @property
+    def outputs(self) -> int:
+        """How many results the graph has."""
+        return self.results + sum(self.grads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +92,10 @@ def _table() -> Mapping[Any, Callable[..., Any]]:
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Keeps the calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
         self.graph, self.constants = torch.fx.Graph(), dict[str, torch.Tensor]()
-        self._mode = FakeTensorMode(shape_env=ShapeEnv())
+        self._mode = mode
         self._table = _table()
         self._nodes: dict[int, torch.fx.Node] = {}
         self._memory: dict[int, Any] = {}
@@ -144,15 +156,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         return FakeTensor(self._mode, meta, value.device)
 
 
-def record(program: Program) -> Recording:
+def record(program: Program, mode: FakeTensorMode | None = None) -> Recording:
     """Run the program with its first inputs and keep its calls.
+
+    Args:
+        mode: That of its values without data; programs that are compiled together share one.
 
     Errors: NotRecorded for what only the whole way compiles; what eager raises.
     """
     if program.dynamic or any(given.base >= 0 for given in program.inputs):
         raise NotRecorded("sizes that vary, or inputs that share memory")
     args = [a.detach() for a in program.arguments()]
-    recorder = _Recorder()
+    recorder = _Recorder(FakeTensorMode(shape_env=ShapeEnv()) if mode is None else mode)
     for i, value in enumerate(args):
         recorder.known(value, recorder.graph.placeholder(f"arg{i}_1"))
     wrapped = [torch._to_functional_tensor(a) for a in args]
@@ -178,9 +193,49 @@ def record(program: Program) -> Recording:
             copied.meta["val"] = target.meta["val"]
     recorder.graph.output(tuple(nodes))
     recorder.graph.eliminate_dead_code()
-    module = torch.fx.GraphModule(recorder.constants, recorder.graph)
-    inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-    return Recording(module, inputs, len(results), tuple(g is not None for g in grads))
+    inputs = [n.meta["val"] for n in recorder.graph.nodes if n.op == "placeholder"]
+    return Recording(recorder.graph, recorder.constants, inputs, len(results), tuple(g is not None for g in grads))
+
+
+def joined(recordings: Sequence[Recording]) -> Recording:
+    """One graph of several: their inputs one after the other, their results likewise, what they write at the end.
+
+    Names of nodes begin with ``p``, the position of the recording and ``_``.
+    """
+    graph, constants = torch.fx.Graph(), dict[str, torch.Tensor]()
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    nodes = [[*r.graph.nodes] for r in recordings]
+    for number, each in enumerate(nodes):
+        for node in each:
+            if node.op == "placeholder":
+                known[node] = graph.placeholder(f"p{number}_{node.name}")
+                known[node].meta = node.meta
+    writes, outputs = [], []
+    for number, (recording, each) in enumerate(zip(recordings, nodes, strict=True)):
+        for node in each:
+            if node.op == "get_attr":
+                name = f"_constant_{number}_{node.target}"
+                constants[name] = recording.constants[node.target]
+                known[node] = graph.create_node("get_attr", name)
+                known[node].meta = node.meta
+            elif node.target is torch.ops.aten.copy_.default:
+                writes.append(node)
+            elif node.op == "call_function":
+                known[node] = _copied(graph, node, known, f"p{number}_{node.name}")
+            elif node.op == "output":
+                outputs += [known[n] for n in node.args[0]]
+    for node in writes:
+        _copied(graph, node, known, node.name)
+    graph.output(tuple(outputs))
+    inputs = [i for r in recordings for i in r.inputs]
+    return Recording(graph, constants, inputs, len(outputs), ())
+
+
+def _copied(graph: torch.fx.Graph, node: torch.fx.Node, known: Mapping[torch.fx.Node, Any], name: str) -> torch.fx.Node:
+    args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+    copied = graph.create_node("call_function", node.target, args, kwargs, name)
+    copied.meta = node.meta
+    return copied
 
 
 def _masks(indices: Any) -> bool:
