@@ -17,7 +17,7 @@ export TAIR_LANG ?= en
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors clients-test
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test torchao-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors clients-test
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -74,6 +74,10 @@ clients-test: setup  ## vLLM with vllm-ascend, as they are, on the CANN emulator
 torchvision-test: setup  ## torchvision's operators and detection models; fetches the wheel
 	@ls wheelhouse/torchvision-0.28.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torchvision==0.28.0 -d wheelhouse
 	@$(RUN) -m tools.torchvision_here $$(ls wheelhouse/torchvision-0.28.0-*.whl) pytest -n 2 tests/test_torchvision.py
+
+torchao-test: setup  ## what torchao makes of models, with weights of int8 and int4, and convert_pt2e; fetches the wheel
+	@ls -d build/torchao/torchao-0.18.0* >/dev/null 2>&1 || $(RUN) -m pip install -q --no-deps --target build/torchao torchao==0.18.0
+	@PYTHONPATH=build/torchao $(TEST) tests/test_torchao.py
 
 compare-models: setup  ## tair compare on 30 healthy models in three types, and on 60 faults
 	@$(TEST) tests/test_compare_models.py

@@ -123,6 +123,15 @@ def test_other_types(case, dtype):
     torch.testing.assert_close(compiled(fn)(*x), fn(*x), rtol=bound, atol=bound)
 
 
+@pytest.mark.parametrize(
+    ("case", "dtype"), [("causal", torch.float64), ("alibi", torch.float16), ("alibi", torch.bfloat16)], ids=str
+)
+def test_what_has_no_place_in_the_operator_stands_between_the_products(case, dtype, recording):
+    with recording() as seen, torch.no_grad():
+        compiled(FUSED[case])(*operands(dtype))
+    assert "FlashAttentionScore" not in [n.op for n in seen.last_graph().nodes]
+
+
 @pytest.mark.parametrize("function", [lambda s, b, h, q, k: s, softcap])
 def test_every_result_of_the_operator_itself(function):
     """The public function gives no maxima of CPU tensors."""
@@ -206,6 +215,11 @@ def test_gradients(case, monkeypatch, recording):
         torch.testing.assert_close(got, want)
     if case == "causal":
         assert "FlashAttentionScoreGrad" in [n.op for n in seen.last_graph().nodes]
+
+
+def test_torch_refuses_gradients_of_cpu_tensors():
+    with pytest.raises(NotImplementedError, match="(?i)cpu"):
+        flex_attention(*(t.requires_grad_() for t in operands()))
 
 
 def test_under_autocast():

@@ -62,3 +62,10 @@ def test_other_lengths():
     for lengths in ((3, 5, 2), (4, 1, 6), (2, 2, 9)):
         x = rows(lengths).detach()
         torch.testing.assert_close(call(x), CASES["padded"](x))
+
+
+@pytest.mark.parametrize("case", FORWARD_ONLY)
+def test_eager_has_no_gradient(case):
+    """Of what is compared in the forward only; a torch that has one moves its row to the others."""
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        dense(FORWARD_ONLY[case](rows())).sum().backward()

@@ -135,3 +135,11 @@ def test_a_quantised_layer(fn, dynamic):
     for rows in (4, 7):
         args = (torch.randn(rows, 8) * 3, weight, torch.randn(6))
         torch.testing.assert_close(call(*args), fn(*args))
+
+
+def test_tensors_of_quantised_types_are_refused():
+    def fn(x):
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1
+
+    with pytest.raises(Exception, match=r"(?s)GE2001.*quantize_per_tensor.*refused: .*convert_pt2e"):
+        compiled(fn)(x().detach())

@@ -162,6 +162,9 @@ _FAMILIES: Final = (
     "parameters) has eager's bits, and fake quantisation with fixed, learned and observed parameters has its "
     "gradients. Quantising to int8 around zero is AscendQuantV2, the rest is composed of arithmetic. A float32 "
     "product of two dequantised int8 operands is one int8 product (QuantBatchMatmulV3) times its scales",
+    "torchao 0.18 (`make torchao-test`): models with weights of int8, int4 and int2, with activations of int8 beside "
+    "them, and trained with fake quantisation equal eager. What `convert_pt2e` leaves does so too, of quantisers for "
+    "x86 and XNNPACK; ranges of channels get their sizes in a first step, which runs eagerly",
     "tensors of quantised types (`torch.qint8`): refused, GE has no type with a scale; use `convert_pt2e`",
     "nested tensors of layout `torch.jagged`: padding and back, pointwise operators, products, normalisation of "
     "columns, sum, mean, minimum and maximum of rows; gradients where eager has them, which it has not of sum and "
