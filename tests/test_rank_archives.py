@@ -68,7 +68,7 @@ def started(folder, count, *arguments, **variables):
     """``tair-run`` in each of ``count`` processes, with torchrun's variables."""
     common = variables_of(count)
     return [
-        warm.Program("-c", RUN, *arguments, cwd=folder, env={**os.environ, **common, "RANK": str(r), **variables})
+        warm.Fork("-c", RUN, *arguments, cwd=folder, env={**os.environ, **common, "RANK": str(r), **variables})
         for r in range(count)
     ]
 

@@ -588,7 +588,7 @@ def test_two_processes_start_at_once_and_a_third_traces_nothing(tmp_path):
             """
         )
     )
-    for program in [warm.Program(script, tmp_path / "cache") for _ in range(2)]:
+    for program in [warm.Fork(script, tmp_path / "cache") for _ in range(2)]:
         done = program.end()
         assert done.returncode == 0, done.stderr
     assert warm.run(script, tmp_path / "cache").stdout.split()[0] == "0"
