@@ -188,6 +188,7 @@ def mutate(name, rng):
     return outcome
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_random_mistakes_are_caught():
     rng, found = random.Random(0), set()

@@ -135,6 +135,7 @@ def _judged(gm, node, what, arguments, before):
     return what, False, f"{node.format_node()} -> {arguments}"
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_random_mistakes_are_caught():
     rng, found = random.Random(0), []
