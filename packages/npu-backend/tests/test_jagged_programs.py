@@ -25,13 +25,13 @@ CASES = {
     "linear": lambda x: F.linear(x, SQUARE),
     "matmul": lambda x: x @ SQUARE,
     "softmax of columns": lambda x: F.softmax(x, dim=-1),
+    "softmax of rows": lambda x: F.softmax(x, dim=1),
     "layer norm": lambda x: F.layer_norm(x, (4,)),
     "pooled after a layer": lambda x: F.linear(x, SQUARE).relu().amax(dim=1),
 }
 FORWARD_ONLY = {  # eager has no gradient of these
     "sum": lambda x: x.sum(dim=1),
     "mean": lambda x: x.mean(dim=1),
-    "softmax of rows": lambda x: F.softmax(x, dim=1),
     "sum of products": lambda x: (x * x).sum(dim=1),
 }
 
