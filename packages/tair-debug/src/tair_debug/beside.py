@@ -7,10 +7,11 @@ work grows as the graphs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -199,33 +200,41 @@ def _attr(attr: Attr) -> str:
     if attr.kind is not Kind.TENSOR or attr.value is None:
         return f"{attr.kind.value} {attr.value!r}"
     dtype, shape, data = tensor_data(attr.value, "constant")
-    return f"{dtype} {shape} {hashlib.sha256(data).hexdigest()}"
+    return f"{dtype} {shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
 
 
 def _differences(a: Node, b: Node, pairs: Mapping[Node, Node]) -> Iterator[tuple[str, str, str]]:
+    def values(of: Callable[[Node], str]) -> tuple[str, str]:
+        return of(a) or _NOTHING, of(b) or _NOTHING
+
     for name in sorted(a.attrs.keys() | b.attrs.keys()):
         mine, theirs = a.attrs.get(name), b.attrs.get(name)
         if mine is None or theirs is None or _attr(mine) != _attr(theirs):
-            yield name, *(_NOTHING if v is None else attr_text(v) for v in (mine, theirs))
-    ports = [dict(inputs_of(n)) for n in (a, b)]
-    for name in dict.fromkeys([*ports[0], *ports[1]]):
-        read = [p.get(name) for p in ports]
-        if any(t is None for t in read) or not _same_edge(*read, pairs):  # type: ignore[arg-type]
-            yield name, *(_NOTHING if t is None else f"{t.name}  {type_text(t)}" for t in read)
+            yield name, *values(lambda n, name=name: attr_text(n.attrs[name]) if name in n.attrs else "")  # type: ignore[misc]
+    read = {n: dict(inputs_of(n)) for n in (a, b)}
+    for name in dict.fromkeys([*read[a], *read[b]]):
+        if not _same_edge(read[a].get(name), read[b].get(name), pairs):
+            yield name, *values(lambda n, name=name: _edge(read[n].get(name)))  # type: ignore[misc]
     for at in range(max(len(a.outputs), len(b.outputs))):
-        types = [type_text(n.outputs[at]) if at < len(n.outputs) else _NOTHING for n in (a, b)]
+        types = values(lambda n, at=at: type_text(n.outputs[at]) if at < len(n.outputs) else "")  # type: ignore[misc]
         if types[0] != types[1]:
             yield f":{at}", *types
     if [pairs.get(n) for n in a.control] != b.control:
-        yield "runs after", *(", ".join(c.name for c in n.control) or _NOTHING for n in (a, b))
+        yield "runs after", *values(lambda n: ", ".join(c.name for c in n.control))
     if _own(a)[3] != _own(b)[3]:
-        yield "graphs inside", *(", ".join(n.subgraphs) or _NOTHING for n in (a, b))
-    ends = [[str(i) for i, t in enumerate(n.graph.outputs) if t.node is n] for n in (a, b)]
+        yield "graphs inside", *values(lambda n: ", ".join(n.subgraphs))
+    ends = values(lambda n: ", ".join(str(i) for i, t in enumerate(n.graph.outputs) if t.node is n))
     if ends[0] != ends[1]:
-        yield "graph output", *(", ".join(e) or _NOTHING for e in ends)
+        yield "graph output", *ends
 
 
-def _same_edge(mine: Tensor, theirs: Tensor, pairs: Mapping[Node, Node]) -> bool:
+def _edge(tensor: Tensor | None) -> str:
+    return "" if tensor is None else f"{tensor.name}  {type_text(tensor)}"
+
+
+def _same_edge(mine: Tensor | None, theirs: Tensor | None, pairs: Mapping[Node, Node]) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
     return pairs.get(mine.node) is theirs.node and mine.index == theirs.index
 
 
@@ -287,7 +296,7 @@ class Beside(Answer):
 
         Errors: ConfigError GE1041 naming the path.
         """
-        self.written = save_pages(path, [lambda m=m: self.html(m) for m in self.matches], option)
+        self.written = save_pages(path, [functools.partial(self.html, m) for m in self.matches], option)
         return self.written
 
     def html(self, found: Match) -> str:

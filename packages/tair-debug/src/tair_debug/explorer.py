@@ -1,6 +1,6 @@
 """GE graphs and figures of their nodes as files of Model Explorer (``pip install ai-edge-model-explorer``).
 
-A graph file is a list of collections of graphs, by the field names of ``model_explorer.graph_builder``; modules are the
+A graph file is a collection of graphs, by the field names of ``model_explorer.graph_builder``; modules are the
 namespaces. A file of node data has for each graph the value of each node, by those of ``node_data_builder``.
 """
 
@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 256 << 20
 
 def to_explorer(name: str, graphs: Sequence[Graph]) -> str:
     """The file of some graphs, which are found by their names."""
-    return json.dumps([{"label": escape.line(name), "graphs": [_graph(g) for g in graphs]}], indent=1) + "\n"
+    return json.dumps({"label": escape.line(name), "graphs": [_graph(g) for g in graphs]}, indent=1) + "\n"
 
 
 def _graph(graph: Graph) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The page arranges what is open: a model of many layers begins as its modules, an
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections import Counter
@@ -120,7 +121,9 @@ class Page(Answer):
 
         Errors: ConfigError GE1041 naming the path.
         """
-        self.written = save_pages(path, [lambda g=g: to_html(g, figures=self.figures) for g in self.graphs], option)
+        self.written = save_pages(
+            path, [functools.partial(to_html, g, figures=self.figures) for g in self.graphs], option
+        )
         return self.written
 
     def _repr_html_(self) -> str:

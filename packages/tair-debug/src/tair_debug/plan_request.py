@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -235,7 +236,7 @@ def _file(path: Path) -> Path:
 
 def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
     """One page a graph: PATH, then PATH with ``_2``, ..."""
-    pages = [lambda e=e: to_html(e.graph, figures=plan.node_data(e)) for e in made_plan.graphs]
+    pages = [functools.partial(to_html, e.graph, figures=plan.node_data(e)) for e in made_plan.graphs]
     return save_pages(path, pages, "tair plan --page")
 
 
