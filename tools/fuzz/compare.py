@@ -160,7 +160,7 @@ def _wrong(parts: Sequence[tuple[Program, Recording, list[RunResult | None]]], t
             results = iter(call([a for args in given for a in args]))
             for at, ((program, recording, wanted), args) in enumerate(zip(parts, given, strict=True)):
                 mine = [next(results) for _ in range(recording.outputs)]
-                got, want = Recorded(recording, lambda _, mine=mine: mine).run(args), wanted[turn]
+                got, want = recording.outcome(mine, args), wanted[turn]
                 if want is not None and _difference(program, want, got, turn, memory=False) is not None:
                     wrong.add(at)
     return wrong

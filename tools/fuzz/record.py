@@ -58,6 +58,11 @@ class Recording:
         """The graph as a compiler gets it."""
         return torch.fx.GraphModule(self.constants, self.graph)
 
+    def outcome(self, found: Sequence[torch.Tensor], args: list[torch.Tensor]) -> RunResult:
+        """What a run gave, from the results of the graph and its inputs afterwards."""
+        left = iter(found[self.results :])
+        return RunResult(list(found[: self.results]), args, [next(left) if has else None for has in self.grads])
+
     @property
     def outputs(self) -> int:
         """How many results the graph has."""
@@ -79,9 +84,7 @@ class Recorded:
     def run(self, args: list[torch.Tensor]) -> RunResult:
         """One call."""
         args = [a.detach() for a in args]
-        found, count = list(self.call(list(args))), self.recording.results
-        left = iter(found[count:])
-        return RunResult(found[:count], args, [next(left) if has else None for has in self.recording.grads])
+        return self.recording.outcome(list(self.call(list(args))), args)
 
 
 @cache

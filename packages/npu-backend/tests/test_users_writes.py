@@ -249,7 +249,7 @@ def combinations():
         yield pytest.param(way, mode, dynamic, marks=[] if quick else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("way", "mode", "dynamic"), combinations(), indirect=["way"])
+@pytest.mark.parametrize(("way", "mode", "dynamic"), list(combinations()), indirect=["way"])
 def test_written_views_are_those_of_eager(way, mode, dynamic):
     config = torchair.CompilerConfig()
     config.mode = mode

@@ -122,7 +122,12 @@ def write(
 
 
 def _written_by_index(
-    caller: Caller, node: torch.fx.Node, source: torch.fx.Node, held: Tensor, new: Any, writes: Any
+    caller: Caller,
+    node: torch.fx.Node,
+    source: torch.fx.Node,
+    held: Tensor,
+    new: Any,
+    writes: np.ndarray[Any, Any] | None,
 ) -> Tensor:
     """Elements that lie with gaps between them are written at the places that they have in the value."""
     index = _index(source, writes)
@@ -246,7 +251,7 @@ def _holders(source: torch.fx.Node) -> Iterator[torch.fx.Node]:
         node = node.args[0] if node.op == "call_function" and node.args else None
 
 
-def _index(source: torch.fx.Node, reads: Any) -> np.ndarray[Any, Any] | None:
+def _index(source: torch.fx.Node, reads: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
     """Row-major position in the operand of each element that is read, None if one is not there."""
     held = source.meta["val"]
     places = _positions(list(held.shape), list(held.stride()), held.storage_offset())
