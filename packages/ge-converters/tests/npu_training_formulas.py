@@ -1,0 +1,1134 @@
+"""torch_npu's operators of training and detection: gradients against autograd of what they belong to, boxes by formula.
+
+As ``npu_formulas``: each formula is its operator's kernel and Meta function too, and calls to prove it with follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from npu_formulas import FLOATS, HALVES, Case, call, fake, gradients, rand, up
+from torch import Tensor
+from torch.nn import functional
+
+F32, F16, BF16 = FLOATS
+ONLY = (F32,)
+BOX = (F32, F16)
+
+
+def draw(*shapes: tuple[int, ...], **keywords: Any) -> Callable[[torch.dtype], Any]:
+    return lambda d: call(*[rand(*s).to(d) for s in shapes], **keywords)
+
+
+def ints(high: int, *shape: int) -> Tensor:
+    return ((rand(*shape) + 1) / 2 * high).long().clamp(0, high - 1)
+
+
+# -- convolutions: gradients by autograd of the forward -------------------------------------------------------------
+
+
+def convolved(x: Tensor, w: Tensor, b: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
+    plain = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}[x.dim()]
+    return plain(x, w, b, stride, padding, dilation, groups)
+
+
+def turned(
+    x: Tensor, w: Tensor, b: Tensor | None, padding: Any, output_padding: Any, stride: Any, dilation: Any, groups: int
+) -> Tensor:
+    plain = {4: functional.conv_transpose2d, 5: functional.conv_transpose3d}[x.dim()]
+    return plain(x, w, b, stride, padding, output_padding, groups, dilation)
+
+
+def conv_forward(x: Tensor, w: Tensor, b: Tensor | None, *settings: Any) -> Tensor:
+    return convolved(up(x), up(w), None if b is None else up(b), *settings).to(x.dtype)
+
+
+def turned_forward(x: Tensor, w: Tensor, b: Tensor | None, *settings: Any) -> Tensor:
+    return turned(up(x), up(w), None if b is None else up(b), *settings).to(x.dtype)
+
+
+def _of_forward(
+    forward: Callable[..., Tensor], grad: Tensor, x: Tensor, w: Tensor, settings: Any, channels: int
+) -> Any:
+    made = gradients(lambda *leaves: forward(*leaves, *settings), grad, x, w, x.new_zeros(channels))
+    return [made[0].to(x.dtype), made[1].to(w.dtype), made[2].to(x.dtype)]
+
+
+def conv_backward(input: Tensor, grad: Tensor, weight: Tensor, *settings: Any) -> Any:
+    return _of_forward(convolved, grad, input, weight, settings[:-1], weight.shape[0])
+
+
+def turned_backward(input: Tensor, grad: Tensor, weight: Tensor, *settings: Any) -> Any:
+    return _of_forward(turned, grad, input, weight, settings[:-1], weight.shape[1] * settings[-2])
+
+
+def dilated_backward(
+    grad: Tensor, x: Tensor, w: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, m: Any
+) -> Any:
+    return conv_backward(x, grad, w, stride, padding, dilation, 1, m)
+
+
+def slow_turned_backward(
+    grad: Tensor, x: Tensor, w: Tensor, _: Any, stride: Any, padding: Any, beyond: Any, dilation: Any, m: Any
+) -> Any:
+    return turned_backward(x, grad, w, padding, beyond, stride, dilation, 1, m)
+
+
+def depthwise_backward(
+    grad: Tensor, x: Tensor, w: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, m: Any
+) -> Any:
+    return conv_backward(x, grad, w, stride, padding, dilation, x.shape[1], m)[:2]
+
+
+ALL = [True, True, True]
+X2, W2, Y2 = (2, 4, 8, 7), (6, 2, 3, 3), (2, 6, 4, 4)
+S2 = ([2, 2], [1, 1], [1, 1])
+X3, W3, Y3 = (1, 2, 5, 6, 4), (3, 2, 3, 3, 3), (1, 3, 5, 6, 4)
+S3 = ([1, 1, 1], [1, 1, 1], [1, 1, 1])
+# of a transposed convolution: input, weight, result
+T2 = (2, 4, 5, 4), (4, 3, 3, 3), (2, 6, 11, 9)
+P2 = ([0, 0], [0, 0], [2, 2], [1, 1])
+T3 = (1, 2, 3, 4, 3), (2, 3, 3, 3, 3), (1, 3, 7, 9, 7)
+P3 = ([0, 0, 0], [0, 0, 0], [2, 2, 2], [1, 1, 1])
+
+
+def _convolutions() -> list[Case]:
+    two = lambda d: call(rand(*X2).to(d), rand(*Y2).to(d), rand(*W2).to(d), *S2, 2, ALL)  # noqa: E731
+    three = lambda d: call(rand(*X3).to(d), rand(*Y3).to(d), rand(*W3).to(d), *S3, 1, ALL)  # noqa: E731
+    back2 = lambda d: call(rand(*T2[0]).to(d), rand(*T2[2]).to(d), rand(*T2[1]).to(d), *P2, 2, ALL)  # noqa: E731
+    back3 = lambda d: call(rand(*T3[0]).to(d), rand(*T3[2]).to(d), rand(*T3[1]).to(d), *P3, 1, ALL)  # noqa: E731
+    kinds = {"dtypes": (F32, F16), "tolerance": 3e-2}
+    return [
+        Case("npu_conv2d_backward", conv_backward, two, **kinds),
+        Case("npu_convolution_backward", conv_backward, two, **kinds),
+        Case("npu_conv3d_backward", conv_backward, three, **kinds),
+        Case("npu_conv_transpose2d_backward", turned_backward, back2, **kinds),
+        Case("npu_convolution_transpose_backward", turned_backward, back2, **kinds),
+        Case("npu_conv_transpose3d_backward", turned_backward, back3, **kinds),
+        Case(
+            "slow_conv_dilated2d_backward",
+            dilated_backward,
+            lambda d: call(
+                *[rand(*s).to(d) for s in ((2, 3, 8, 8), (2, 4, 8, 8), (3, 4, 3, 3))],
+                [3, 3],
+                [1, 1],
+                [2, 2],
+                [2, 2],
+                ALL,
+            ),
+            **kinds,
+        ),
+        Case(
+            "slow_conv_transpose2d_backward",
+            slow_turned_backward,
+            lambda d: call(
+                *[rand(*s).to(d) for s in ((2, 3, 11, 9), *T2[:2])], [3, 3], [2, 2], [0, 0], [0, 0], [1, 1], ALL
+            ),
+            **kinds,
+        ),
+        Case(
+            "_conv_depthwise2d_backward",
+            depthwise_backward,
+            lambda d: call(
+                *[rand(*s).to(d) for s in ((2, 4, 6, 6), (2, 4, 6, 6), (4, 1, 3, 3))],
+                [3, 3],
+                [1, 1],
+                [1, 1],
+                [1, 1],
+                ALL[:2],
+            ),
+            dynamic=False,
+            **kinds,
+        ),
+        Case(
+            "npu_conv3d",
+            conv_forward,
+            lambda d: call(rand(*X3).to(d), rand(*W3).to(d), rand(3).to(d), *S3, 1),
+            (F32, F16),
+            tolerance=3e-2,
+        ),
+        Case(
+            "npu_conv_transpose2d",
+            turned_forward,
+            lambda d: call(rand(*T2[0]).to(d), rand(*T2[1]).to(d), rand(6).to(d), *P2, 2),
+            (F32, F16),
+            tolerance=3e-2,
+        ),
+    ]
+
+
+# -- norms, products, extrema ---------------------------------------------------------------------------------------
+
+
+def layernorm_grad(grad: Tensor, x: Tensor, shape: Any, mean: Tensor, rstd: Tensor, w: Tensor, b: Tensor) -> Any:
+    made = gradients(lambda x, w, b: functional.layer_norm(x, shape, w, b, 1e-5), grad, x, w, b)
+    return [g.to(t.dtype) for g, t in zip(made, (x, w, b))]
+
+
+def add_layer_norm_grad(
+    dy: Tensor, x1: Tensor, x2: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor, dsum: Tensor | None
+) -> Any:
+    if fake(dy):
+        return torch.empty_like(x1), torch.empty_like(x1), torch.empty_like(gamma, dtype=F32), gamma.float()
+    norm = lambda x, g, b: functional.layer_norm(x, g.shape, g, b, 1e-5)  # noqa: E731
+    dx, dg, db = gradients(norm, dy, up(x1) + up(x2), gamma, torch.zeros_like(gamma))
+    dx = (dx if dsum is None else dx + up(dsum)).to(x1.dtype)
+    return dx, dx.clone(), dg, db
+
+
+def swish_grad(
+    grad: Tensor, x: Tensor, groups: int, w: Tensor, b: Tensor, mean: Tensor, rstd: Tensor, mask: Any, scale: Any = 1.0
+) -> Any:
+    def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = functional.group_norm(x, groups, w, b, 1e-5)
+        return y * torch.sigmoid(scale * y)
+
+    return [g.to(t.dtype) for g, t in zip(gradients(forward, grad, x, w, b), (x, w, b))]
+
+
+def mat1_backward(grad: Tensor, a: Tensor, b: Tensor, _: Any) -> Tensor:
+    return gradients(lambda a: a @ up(b), grad, a)[0].to(a.dtype)
+
+
+def mat2_backward(grad: Tensor, a: Tensor, b: Tensor, _: Any) -> Tensor:
+    return gradients(lambda b: up(a) @ b, grad, b)[0].to(b.dtype)
+
+
+def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
+    def run(input: Tensor, dim: int, keepdim: bool = False) -> Any:
+        values, indices = pick(input, dim, keepdim)
+        return values, indices.int()
+
+    return run
+
+
+def extreme_backward(grad: Tensor, dim: int, indices: Tensor, sizes: Any, keepdim: bool) -> Tensor:
+    if fake(grad):
+        return grad.new_empty(sizes)
+    whole = torch.zeros(sizes, dtype=grad.dtype)
+    at = indices if keepdim else indices.unsqueeze(dim)
+    for place in torch.cartesian_prod(*[torch.arange(n) for n in at.shape]).tolist():
+        spot = list(place)
+        spot[dim] = int(at[tuple(place)])
+        whole[tuple(spot)] = (grad if keepdim else grad.unsqueeze(dim))[tuple(place)]
+    return whole
+
+
+def statistics(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    parts = up(x).reshape(x.shape[0], groups, -1)
+    return parts.mean(-1), (parts.var(-1, correction=0) + 1e-5).rsqrt()
+
+
+def _norms() -> list[Case]:
+    def norm(d: torch.dtype) -> Any:
+        x, w, b = rand(3, 4, 8).to(d), rand(8).to(d), rand(8).to(d)
+        mean, rstd = up(x).mean(-1, keepdim=True), (up(x).var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
+        return call(rand(3, 4, 8).to(d), x, [8], mean, rstd, w, b)
+
+    def added(d: torch.dtype) -> Any:
+        x1, x2 = rand(3, 4, 8).to(d), rand(3, 4, 8).to(d)
+        x = up(x1) + up(x2)
+        mean, rstd = x.mean(-1, keepdim=True), (x.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
+        return call(rand(3, 4, 8).to(d), x1, x2, rstd, mean, rand(8).to(d), rand(3, 4, 8).to(d))
+
+    def swish(d: torch.dtype) -> Any:
+        x = rand(2, 4, 5).to(d)
+        mean, rstd = (t.to(d) for t in statistics(x, 2))
+        return call(rand(2, 4, 5).to(d), x, 2, rand(4).to(d), rand(4).to(d), mean, rstd, ALL, 1.0)
+
+    mats = (2, 3, 6), (2, 3, 4), (2, 4, 6)
+    back = lambda d: call(rand(3, 5), 1, ints(4, 3, 5), [3, 4, 5], False)  # noqa: E731
+    return [
+        Case("npu_layernorm_grad", layernorm_grad, norm, ONLY),
+        Case("npu_add_layer_norm_backward", add_layer_norm_grad, added, FLOATS, tolerance=2e-2),
+        Case("npu_group_norm_swish_grad", swish_grad, swish, ONLY),
+        Case("npu_bmm_v2_mat1_backward", mat1_backward, lambda d: call(*draw(*mats)(d)[0], [2, 3, 4]), (F32, F16)),
+        Case("npu_bmm_v2_mat2_backward", mat2_backward, lambda d: call(*draw(*mats)(d)[0], [2, 4, 6]), (F32, F16)),
+        Case("npu_max.dim", extreme(torch.max), lambda d: call(rand(3, 4, 5).to(d), 1), (F32, F16)),
+        Case("npu_min.dim", extreme(torch.min), lambda d: call(rand(3, 4, 5).to(d), -1, True), (F32, F16)),
+        Case("npu_max_backward", extreme_backward, back, ONLY, dynamic=False),
+        Case(
+            "npu_min_backward",
+            extreme_backward,
+            lambda d: call(rand(3, 1, 5), 1, ints(4, 3, 1, 5), [3, 4, 5], True),
+            ONLY,
+            dynamic=False,
+        ),
+    ]
+
+
+# -- sizes, places, order -------------------------------------------------------------------------------------------
+
+
+def confused(input: Tensor, perm: Any, shape: Any, transpose_first: bool) -> Tensor:
+    return input.permute(perm).reshape(shape) if transpose_first else input.reshape(shape).permute(perm).contiguous()
+
+
+def confused_backward(grad: Tensor, perm: Any, shape: Any, transpose_first: bool) -> Tensor:
+    new = grad.shape if transpose_first else [grad.shape[perm.index(axis)] for axis in range(len(perm))]
+    if fake(grad):
+        return grad.new_empty(shape)
+    return gradients(lambda x: confused(x, perm, new, transpose_first), grad, grad.new_zeros(shape))[0].to(grad.dtype)
+
+
+def sliced(input: Tensor, offsets: Any, size: Any) -> Tensor:
+    return input[tuple(slice(a, a + n) for a, n in zip(offsets, size))].clone()
+
+
+def padded(input: Tensor, paddings: Any) -> Tensor:
+    whole = input.new_zeros([n + paddings[2 * i] + paddings[2 * i + 1] for i, n in enumerate(input.shape)])
+    whole[tuple(slice(paddings[2 * i], paddings[2 * i] + n) for i, n in enumerate(input.shape))] = input
+    return whole
+
+
+def one_hot(input: Tensor, num_classes: int = -1, depth: int = 1, on_value: float = 1, off_value: float = 0) -> Tensor:
+    hot = input.unsqueeze(-1) == torch.arange(depth)
+    return torch.where(hot, torch.tensor(float(on_value)), torch.tensor(float(off_value)))
+
+
+def repeated_backward(grad: Tensor, input: Tensor, repeats: Any, dim: Any = None) -> Tensor:
+    if fake(grad):
+        return torch.empty_like(input)
+    return gradients(lambda x: torch.repeat_interleave(x, repeats, dim), grad, input)[0].to(input.dtype)
+
+
+def taken_backward(grad: Tensor, sizes: Any, index: Tensor) -> Tensor:
+    if fake(grad):
+        return grad.new_empty(sizes)
+    return gradients(lambda x: x[index], grad, torch.zeros(sizes))[0]
+
+
+def indexed(
+    input: Tensor, begin: Any, end: Any, strides: Any, begin_mask: int = 0, end_mask: int = 0, *masks: int
+) -> Tensor:
+    parts = []
+    for i, (a, b, s) in enumerate(zip(begin, end, strides)):
+        parts.append(slice(None if begin_mask >> i & 1 else a, None if end_mask >> i & 1 else b, s))
+    return input[tuple(parts)].clone()
+
+
+def packed(input: Tensor, size: int) -> Tensor:
+    if fake(input):
+        return input.new_empty((size, -(-input.shape[0] // 8) // size), dtype=torch.uint8)
+    signs = [int(v >= 0) for v in input.tolist()]
+    signs += [0] * (-len(signs) % 8)
+    made = [sum(bit << i for i, bit in enumerate(signs[k : k + 8])) for k in range(0, len(signs), 8)]
+    return torch.tensor(made, dtype=torch.uint8).reshape(size, -1)
+
+
+def _places() -> list[Case]:
+    return [
+        Case(
+            "npu_confusion_transpose",
+            confused,
+            lambda d: call(rand(2, 3, 4, 6).to(d), [0, 2, 1, 3], [2, 4, 18], True),
+            (F32, F16),
+            dynamic=False,
+        ),
+        Case(
+            "npu_confusion_transpose",
+            confused,
+            lambda d: call(rand(2, 12, 6).to(d), [0, 2, 1, 3], [2, 4, 3, 6], False),
+            ONLY,
+            tag="shape first",
+            dynamic=False,
+        ),
+        Case(
+            "npu_confusion_transpose_backward",
+            confused_backward,
+            lambda d: call(rand(2, 4, 18), [0, 2, 1, 3], [2, 3, 4, 6], True),
+            ONLY,
+            dynamic=False,
+        ),
+        Case(
+            "npu_confusion_transpose_backward",
+            confused_backward,
+            lambda d: call(rand(2, 3, 4, 6), [0, 2, 1, 3], [2, 12, 6], False),
+            ONLY,
+            tag="shape first",
+            dynamic=False,
+        ),
+        Case(
+            "npu_broadcast",
+            lambda x, size: x.expand(size).clone(),
+            lambda d: call(rand(3, 1).to(d), [2, 3, 4]),
+            (F32, F16),
+            dynamic=False,
+        ),
+        Case("npu_slice", sliced, lambda d: call(rand(4, 6).to(d), [1, 2], [2, 3]), (F32, F16), dynamic=False),
+        Case("npu_pad", padded, lambda d: call(rand(2, 4).to(d), [1, 0, 2, 1]), (F32, F16), dynamic=False),
+        Case(
+            "npu_stride_copy",
+            lambda x, shape, stride, offset: x.as_strided(shape, stride, offset).clone(),
+            lambda d: call(rand(3, 4).to(d), [2, 3], [1, 4], 1),
+            (F32, F16),
+            dynamic=False,
+        ),
+        Case(
+            "npu_sort_v2",
+            lambda x, dim=-1, descending=False: x.sort(dim, descending)[0],
+            lambda d: call(rand(3, 8).to(d), 1, True),
+            (F32, F16),
+        ),
+        Case(
+            "_npu_index_add",
+            lambda x, i, y, *, alpha=1: x.index_add(0, i, y, alpha=alpha),
+            lambda d: call(rand(4, 3), torch.tensor([0, 2, 2]), rand(3, 3), alpha=1),
+            ONLY,
+        ),
+        Case(
+            "npu_one_hot",
+            one_hot,
+            lambda d: call(torch.tensor([5, 3, 2, 1], dtype=torch.int32), depth=5, on_value=2, off_value=-1),
+            ONLY,
+        ),
+        Case("repeat_interleave_backward_int", repeated_backward, lambda d: call(rand(3, 8), rand(3, 4), 2, 1), ONLY),
+        Case(
+            "repeat_interleave_backward_tensor",
+            repeated_backward,
+            lambda d: call(rand(6, 3), rand(4, 3), torch.tensor([1, 0, 3, 2]), 0),
+            ONLY,
+        ),
+        Case("npu_gather_sparse_index", lambda x, i: x[i], lambda d: call(rand(5, 3).to(d), ints(5, 4, 2)), (F32, F16)),
+        Case(
+            "npu_gather_sparse_index_backward",
+            taken_backward,
+            lambda d: call(rand(4, 2, 3), [5, 3], ints(5, 4, 2)),
+            ONLY,
+            dynamic=False,
+        ),
+        Case(
+            "npu_indexing", indexed, lambda d: call(rand(4, 6).to(d), [1, 0], [4, 6], [2, 2]), (F32, F16), dynamic=False
+        ),
+        Case(
+            "npu_indexing",
+            indexed,
+            lambda d: call(rand(4, 6), [1, 3], [2, 5], [1, 1], 2, 1),
+            ONLY,
+            tag="masks",
+            dynamic=False,
+        ),
+        Case(
+            "npu_sign_bits_pack",
+            packed,
+            lambda d: call(torch.tensor([5, 4, 3, 2, 0, -1, -2, 4, 3, 2, 1, 0, -1, -2], dtype=d), 2),
+            (F32, F16),
+            dynamic=False,
+        ),
+    ]
+
+
+# -- spectra, losses, masks -----------------------------------------------------------------------------------------
+
+
+def to_real_backward(grad: Tensor, dim: Any, normalization: int) -> Tensor:
+    sizes = list(grad.shape)
+    sizes[dim[-1]] = sizes[dim[-1]] // 2 + 1
+    if fake(grad):
+        return grad.new_empty(sizes, dtype=torch.complex64)
+    leaf = torch.zeros(sizes, dtype=torch.complex64, requires_grad=True)
+    with torch.enable_grad():
+        y = torch.ops.aten._fft_c2r(leaf, dim, normalization, grad.shape[dim[-1]])
+    return torch.autograd.grad(y, leaf, grad)[0]
+
+
+def of_real_backward(grad: Tensor, dim: Any, normalization: int, onesided: bool, last: int) -> Tensor:
+    sizes = list(grad.shape)
+    sizes[dim[-1]] = last
+    if fake(grad):
+        return grad.new_empty(sizes, dtype=F32)
+    leaf = torch.zeros(sizes, requires_grad=True)
+    with torch.enable_grad():
+        y = torch.ops.aten._fft_r2c(leaf, dim, normalization, onesided)
+    return torch.autograd.grad(y, leaf, grad)[0]
+
+
+def kl_target_backward(
+    grad: Tensor, input: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False
+) -> Tensor:
+    if fake(grad):
+        return torch.empty_like(target)
+    name = ("none", "mean", "sum")[reduction]
+    loss = lambda t: functional.kl_div(input, t, reduction=name, log_target=log_target)  # noqa: E731
+    return gradients(loss, grad, target)[0]
+
+
+def bce_backward(
+    grad: Tensor, input: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, reduction: int
+) -> Tensor:
+    if fake(grad):
+        return torch.empty_like(input)
+    name = ("none", "mean", "sum")[reduction]
+
+    def loss(x: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(x, target, weight, reduction=name, pos_weight=pos_weight)
+
+    return gradients(loss, grad, input)[0]
+
+
+def masked_softmax_backward(dy: Tensor, y: Tensor, mask: Tensor, scale: Any, fixed_triu_mask: bool) -> Tensor:
+    p, d = up(y), up(dy)
+    dx = torch.diagonal_scatter(p.new_zeros(*p.shape, p.shape[-1]), p, dim1=-2, dim2=-1) - p.unsqueeze(
+        -1
+    ) * p.unsqueeze(-2)
+    return ((dx @ d.unsqueeze(-1)).squeeze(-1) * scale).masked_fill(mask, 0).to(y.dtype)
+
+
+def kept_bits(x: Tensor, mask: Tensor, p: float) -> Tensor:
+    if fake(x):
+        return torch.empty_like(x)
+    bits = torch.tensor([b >> i & 1 for b in mask.tolist() for i in range(8)])[: x.numel()].view(x.shape)
+    return (up(x) * bits / (1 - p)).to(x.dtype)
+
+
+def _losses() -> list[Case]:
+    spectrum = lambda d: call(torch.complex(rand(3, 5), rand(3, 5)), [0, 1], 1, True, 8)  # noqa: E731
+    bits = lambda: ints(256, 16).to(torch.uint8)  # noqa: E731
+
+    def kl(i: int, log: bool) -> Any:
+        def make(_: torch.dtype) -> Any:
+            target = rand(4, 6) if log else rand(4, 6).abs()
+            return call(rand(*((4, 6) if i == 0 else ())), rand(4, 6), target, i, log_target=log)
+
+        return make
+
+    def cross(i: int) -> Any:
+        def make(_: torch.dtype) -> Any:
+            tensors = rand(4, 6), rand(4, 6).abs(), rand(4, 6).abs(), rand(6).abs() + 1
+            return call(rand(*((4, 6) if i == 0 else ())), *tensors, i)
+
+        return make
+
+    return [
+        Case("fft_r2c_backward", of_real_backward, spectrum, ONLY, dynamic=False),
+        Case(
+            "fft_r2c_backward",
+            of_real_backward,
+            lambda d: call(torch.complex(rand(3, 6), rand(3, 6)), [1], 2, False, 6),
+            ONLY,
+            tag="both sides",
+            dynamic=False,
+        ),
+        Case("fft_c2r_backward", to_real_backward, lambda d: call(rand(3, 8), [0, 1], 2), ONLY, dynamic=False),
+        Case("fft_c2r_backward", to_real_backward, lambda d: call(rand(3, 7), [1], 1), ONLY, tag="odd", dynamic=False),
+        *(
+            Case("kl_div_target_backward", kl_target_backward, kl(i, log), ONLY, tag=f"{name}{' log' if log else ''}")
+            for i, name in enumerate(("none", "mean", "sum"))
+            for log in (False, True)
+        ),
+        *(
+            Case("npu_binary_cross_entropy_with_logits_backward", bce_backward, cross(i), ONLY, tag=name)
+            for i, name in enumerate(("none", "mean", "sum"))
+        ),
+        Case(
+            "npu_scaled_masked_softmax_backward",
+            masked_softmax_backward,
+            lambda d: (
+                lambda m: call(
+                    rand(2, 2, 32, 32).to(d), rand(2, 2, 32, 32).masked_fill(m, -1e4).softmax(-1).to(d), m, 0.5, False
+                )
+            )(rand(2, 2, 32, 32) > 0.4),
+            HALVES,
+        ),
+        Case(
+            "_dropout_with_byte_mask_backward",
+            lambda g, m, p: up(g).mul(m).div(1 - p).to(g.dtype),
+            lambda d: call(rand(4, 8).to(d), (rand(4, 8) > 0).to(torch.uint8), 0.25),
+            (F32, F16),
+        ),
+        Case(
+            "npu_dropout_backward", kept_bits, lambda d: call(rand(4, 8).to(d), bits(), 0.25), (F32, F16), dynamic=False
+        ),
+        Case(
+            "npu_dropout_do_mask",
+            lambda x, m, p: (kept_bits(x, m, p), m.clone()),
+            lambda d: call(rand(4, 8).to(d), bits(), 0.5),
+            (F32, F16),
+            dynamic=False,
+        ),
+    ]
+
+
+# -- boxes ----------------------------------------------------------------------------------------------------------
+
+
+def corners(boxes: Tensor, centred: bool) -> list[list[float]]:
+    made = boxes.float().t().tolist()
+    return [[x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h in made] if centred else made
+
+
+def overlap(a: Any, b: Any) -> tuple[Any, Any, Any]:
+    """Of two boxes: common area, union, width and height of the box around both."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    common = max(width, 0.0) * max(height, 0.0)
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common
+    return common, union, (max(a[2], b[2]) - min(a[0], b[0]), max(a[3], b[3]) - min(a[1], b[1]))
+
+
+def general(a: Any, b: Any) -> float:
+    common, union, (width, height) = overlap(a, b)
+    return common / union - (width * height - union) / (width * height)
+
+
+def distant(a: Any, b: Any) -> float:
+    common, union, (width, height) = overlap(a, b)
+    apart = ((a[0] + a[2]) / 2 - (b[0] + b[2]) / 2) ** 2 + ((a[1] + a[3]) / 2 - (b[1] + b[3]) / 2) ** 2
+    return common / union - apart / (width**2 + height**2)
+
+
+def complete(a: Any, b: Any) -> float:
+    common, union, _ = overlap(a, b)
+    angle = math.atan((b[2] - b[0]) / (b[3] - b[1])) - math.atan((a[2] - a[0]) / (a[3] - a[1]))
+    v = 4 / math.pi**2 * angle**2
+    return distant(a, b) - v * v / (1 - common / union + v)
+
+
+def pairs(of: Callable[[Any, Any], float]) -> Callable[..., Tensor]:
+    def run(input: Tensor, gtboxes: Tensor, trans: bool = False, is_cross: bool = False, mode: int = 0) -> Tensor:
+        if fake(input):
+            return input.new_empty(1, input.shape[1])
+        boxes, others = corners(input, trans), corners(gtboxes, trans)
+        return torch.tensor([[of(a, b) for a, b in zip(boxes, others)]]).to(input.dtype)
+
+    return run
+
+
+def pairs_backward(form: str) -> Callable[..., Any]:
+    """By autograd of the same in tensors."""
+
+    def of(a: Tensor, b: Tensor) -> Tensor:
+        low, high = torch.maximum(a[:2], b[:2]), torch.minimum(a[2:], b[2:])
+        common = (high - low).clamp(min=0).prod(0)
+        union = (a[2:] - a[:2]).prod(0) + (b[2:] - b[:2]).prod(0) - common
+        around = torch.maximum(a[2:], b[2:]) - torch.minimum(a[:2], b[:2])
+        if form == "giou":
+            return common / union - 1 + union / around.prod(0)
+        apart = (a[:2] + a[2:] - b[:2] - b[2:]).square().sum(0) / 4
+        return common / union - apart / around.square().sum(0)
+
+    def run(
+        grad: Tensor, bboxes: Tensor, gtboxes: Tensor, trans: bool = False, cross: bool = False, mode: int = 0
+    ) -> Any:
+        return gradients(lambda a, b: of(a, b).reshape(grad.shape), grad, bboxes, gtboxes)
+
+    return run
+
+
+def crossed(offset: float, eps: float) -> Callable[..., Tensor]:
+    def run(bboxes: Tensor, gtboxes: Tensor, mode: int = 0) -> Tensor:
+        if fake(bboxes):
+            return bboxes.new_empty(gtboxes.shape[0], bboxes.shape[0])
+        longer = [[(x1, y1, x2 + offset, y2 + offset) for x1, y1, x2, y2 in t.tolist()] for t in (bboxes, gtboxes)]
+
+        def one(a: Any, b: Any) -> float:
+            common, union, _ = overlap(a, b)
+            return common / ((union if mode == 0 else (b[2] - b[0]) * (b[3] - b[1])) + eps)
+
+        return torch.tensor([[one(a, b) for a in longer[0]] for b in longer[1]]).to(bboxes.dtype)
+
+    return run
+
+
+def encoded(anchor: Tensor, truth: Tensor, *numbers: float) -> Tensor:
+    if fake(anchor):
+        return torch.empty_like(anchor)
+    made = []
+    for a, b in zip(anchor.tolist(), truth.tolist()):
+        (aw, ah), (bw, bh) = ((t[2] - t[0] + 1, t[3] - t[1] + 1) for t in (a, b))
+        across, down = (b[0] + b[2] - a[0] - a[2]) / 2 / aw, (b[1] + b[3] - a[1] - a[3]) / 2 / ah
+        made.append([across, down, math.log(bw / aw), math.log(bh / ah)])
+    return ((torch.tensor(made) - torch.tensor(numbers[:4])) / torch.tensor(numbers[4:])).to(anchor.dtype)
+
+
+def decoded(rois: Tensor, deltas: Tensor, *numbers: Any) -> Tensor:
+    if fake(rois):
+        return torch.empty_like(rois)
+    *edges, (height, width), clip = numbers
+    moved, made = deltas.float() * torch.tensor(edges[4:]) + torch.tensor(edges[:4]), []
+    most = abs(math.log(clip))
+    for box, (dx, dy, dw, dh) in zip(rois.tolist(), moved.tolist()):
+        w, h = box[2] - box[0] + 1, box[3] - box[1] + 1
+        x, y = (box[0] + box[2]) / 2 + w * dx, (box[1] + box[3]) / 2 + h * dy
+        w, h = w * math.exp(min(max(dw, -most), most)), h * math.exp(min(max(dh, -most), most))
+        ends = x - w / 2 + 0.5, y - h / 2 + 0.5, x + w / 2 - 0.5, y + h / 2 - 0.5
+        made.append([min(max(v, 0), limit - 1) for v, limit in zip(ends, (width, height) * 2)])
+    return torch.tensor(made).to(rois.dtype)
+
+
+def boxes(count: int, *, columns: bool = True) -> Tensor:
+    low = (rand(count, 2) + 1) * 4
+    made = torch.cat((low, low + (rand(count, 2) + 1.2) * 4), 1)
+    return made.t().contiguous() if columns else made
+
+
+def centred(count: int) -> Tensor:
+    return torch.cat(((rand(2, count) + 1) * 4, (rand(2, count) + 1.2) * 4))
+
+
+def aligned(x: Tensor, rois: Tensor, scale: float, height: int, width: int, samples: int, end: int) -> Tensor:
+    """Means of samples of each cell, in cells of regions that are at least 1 wide; by torch's grid_sample."""
+    if fake(x):
+        return x.new_empty(rois.shape[0], x.shape[1], height, width)
+    found = []
+    for image, x1, y1, x2, y2 in rois.tolist():
+        x1, y1, x2, y2 = x1 * scale, y1 * scale, (x2 + end) * scale, (y2 + end) * scale
+        rows = y1 + (torch.arange(height * samples) + 0.5) * max(y2 - y1, 1.0) / (height * samples)
+        columns = x1 + (torch.arange(width * samples) + 0.5) * max(x2 - x1, 1.0) / (width * samples)
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], -1) / (x.shape[-1] - 1) * 2 - 1
+        taken = functional.grid_sample(x[int(image)][None], grid[None], align_corners=True, padding_mode="border")
+        found.append(functional.avg_pool2d(taken, samples)[0])
+    return torch.stack(found)
+
+
+def aligned_backward(
+    grad: Tensor, rois: Tensor, shape: Any, width: int, height: int, scale: float, samples: int, end: int
+) -> Tensor:
+    if fake(grad):
+        return grad.new_empty(shape)
+    return gradients(lambda x: aligned(x, rois, scale, height, width, samples, end), grad, torch.zeros(shape))[0]
+
+
+def pooled_by_place(x: Tensor, rois: Tensor, scale: float, group: int, channels: int) -> Tensor:
+    """Mean of each cell of each region, each cell in channels of its own."""
+    regions = rois.transpose(1, 2).reshape(-1, 5)
+    y = x.new_zeros(regions.shape[0], channels, group, group)
+    if fake(x):
+        return y
+    for r, (image, *corners_of) in enumerate(regions.tolist()):
+        x1, y1 = (round(v) * scale for v in corners_of[:2])
+        x2, y2 = ((round(v) + 1) * scale for v in corners_of[2:])
+        across, down = (x2 - x1) / group, (y2 - y1) / group
+        for c in range(channels):
+            for i in range(group):
+                for j in range(group):
+                    rows = slice(math.floor(y1 + i * down), math.ceil(y1 + (i + 1) * down))
+                    columns = slice(math.floor(x1 + j * across), math.ceil(x1 + (j + 1) * across))
+                    y[r, c, i, j] = x[int(image), (c * group + i) * group + j, rows, columns].mean()
+    return y
+
+
+def suppressed(
+    boxes: Tensor, scores: Tensor, most: Any, overlap_limit: Tensor, least: Tensor, pad_to_max_output_size: bool = False
+) -> Any:
+    if fake(boxes):
+        return boxes.new_empty(most, dtype=torch.int32), boxes.new_empty((), dtype=torch.int32)
+    kept: list[int] = []
+    listed = boxes.tolist()
+    for i in scores.argsort(descending=True).tolist():
+        shares = [overlap(listed[i], listed[k]) for k in kept]
+        if scores[i] > least and all(common / union <= overlap_limit for common, union, _ in shares):
+            kept.append(i)
+    kept = kept[:most]
+    padded_out = torch.tensor(kept + [0] * (most - len(kept)), dtype=torch.int32)
+    return padded_out, torch.tensor(len(kept), dtype=torch.int32)
+
+
+NUMBERS = 0.1, -0.2, 0.0, 0.3, 0.5, 1.0, 2.0, 0.8
+
+
+def _boxes() -> list[Case]:
+    pair = lambda d: call(boxes(6).to(d), boxes(6).to(d), False, False, 0)  # noqa: E731
+    mid = lambda d: call(centred(6).to(d), centred(6).to(d), True, False, 0)  # noqa: E731
+    back = lambda d: call(rand(1, 6), boxes(6), boxes(6), False, False, 0)  # noqa: E731
+    many = lambda d: call(boxes(6, columns=False).to(d), boxes(4, columns=False).to(d), 0)  # noqa: E731
+    plain = {"dtypes": ONLY, "dynamic": False}
+    return [
+        Case("npu_giou", pairs(general), pair, **plain),
+        Case("npu_giou", pairs(general), mid, **plain, tag="centred"),
+        Case("npu_diou", pairs(distant), pair, **plain),
+        Case("npu_giou_backward", pairs_backward("giou"), back, **plain),
+        Case("npu_diou_backward", pairs_backward("diou"), back, **plain),
+        Case(
+            "_npu_ciou",
+            lambda a, b, t=False, c=True, m=0, flag=False: (pairs(complete)(a, b, t, c, m), a.new_zeros(1, a.shape[1])),
+            mid,
+            **plain,
+            outputs=(0,),
+        ),
+        Case("npu_iou", crossed(0.0, 0.01), many, **plain),
+        Case(
+            "npu_iou",
+            crossed(0.0, 0.01),
+            lambda d: call(boxes(6, columns=False), boxes(4, columns=False), 1),
+            **plain,
+            tag="of the second",
+        ),
+        Case("npu_ptiou", crossed(1.0, 0.0), many, **plain),
+        *(
+            Case(
+                "npu_roi_align",
+                aligned,
+                lambda d, e=e: call(
+                    rand(2, 3, 8, 8), torch.tensor([[0, 1.0, 1, 6, 6], [1, 0, 2, 7, 5]]), 0.5, 3, 4, 2, e
+                ),
+                **plain,
+                tag=f"end {e}",
+            )
+            for e in (0, 1)
+        ),
+        Case(
+            "npu_roi_alignbk",
+            aligned_backward,
+            lambda d: call(
+                rand(2, 3, 3, 4), torch.tensor([[0, 1.0, 1, 6, 6], [1, 0, 2, 7, 5]]), [2, 3, 8, 8], 4, 3, 0.5, 2, 1
+            ),
+            **plain,
+        ),
+        Case(
+            "npu_ps_roi_pooling",
+            pooled_by_place,
+            lambda d: call(
+                rand(2, 8, 8, 8),
+                torch.tensor([[[0.0, 1, 1, 6, 5]], [[1, 0, 2, 7, 7]]]).transpose(1, 2).contiguous(),
+                0.5,
+                2,
+                2,
+            ),
+            **plain,
+        ),
+        Case(
+            "npu_nms_v4",
+            suppressed,
+            lambda d: call(
+                boxes(8, columns=False), rand(8), 6, torch.tensor(0.3), torch.tensor(-0.8), pad_to_max_output_size=True
+            ),
+            **plain,
+        ),
+        Case(
+            "npu_bounding_box_encode",
+            encoded,
+            lambda d: call(boxes(5, columns=False), boxes(5, columns=False), *NUMBERS),
+            **plain,
+        ),
+        Case(
+            "npu_bounding_box_encode",
+            encoded,
+            # the example of the documentation: -1, 0.25, 0, log(1.5)
+            lambda d: call(torch.tensor([[2.0, 2, 2, 3]]), torch.tensor([[1.0, 2, 1, 4]]), *[0.0] * 4, *[1.0] * 4),
+            **plain,
+            tag="example",
+        ),
+        Case(
+            "npu_bounding_box_decode",
+            decoded,
+            lambda d: call(boxes(5, columns=False), rand(5, 4), *NUMBERS, [9, 12], 0.016),
+            **plain,
+        ),
+        Case(
+            "npu_bounding_box_decode",
+            decoded,
+            lambda d: call(
+                torch.tensor([[4.0, 1, 2, 1], [2, 2, 2, 3]]),
+                torch.tensor([[3.0, 1, 2, 2], [1, 2, 1, 4]]),
+                *[0.0] * 4,
+                *[1.0] * 4,
+                [1024, 1024],
+                0.1,
+            ),
+            **plain,
+            tag="clipped",
+        ),
+    ]
+
+
+# -- sequences, streams, parts of attention -------------------------------------------------------------------------
+
+
+def causal(x: Tensor, w: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    rows = functional.pad(up(x), (0, 0, 0, 0, w.shape[0] - 1, 0))
+    y = sum(rows[k : k + x.shape[0]] * up(w)[k] for k in range(w.shape[0]))
+    return (y if mask is None else y * mask.t().unsqueeze(-1)).to(x.dtype)
+
+
+def causal_backward(grad: Tensor, x: Tensor, w: Tensor, *, mask: Tensor | None = None) -> Any:
+    made = gradients(lambda x, w: causal(x, w, mask=mask), grad, x, w)
+    return [made[0].to(x.dtype), made[1].to(w.dtype)]
+
+
+def streams(x: Tensor, mix: Tensor, out: Tensor, share: Tensor) -> Tensor:
+    mixed = torch.einsum("bsij,bsid->bsjd", mix, up(x)) + share[..., None] * up(out)[..., None, :]
+    return mixed.to(x.dtype)
+
+
+def streams_backward(dy: Tensor, x: Tensor, mix: Tensor, out: Tensor, share: Tensor) -> Any:
+    made = gradients(streams, dy, up(x), mix, up(out), share)
+    return [g.to(t.dtype) for g, t in zip(made, (x, mix, out, share))]
+
+
+def updated(a: Tensor, amax: Tensor, asum: Tensor, b: Tensor, bmax: Tensor, bsum: Tensor, **_: Any) -> Any:
+    top = torch.maximum(amax, bmax)
+    first, second = asum * (amax - top).exp(), bsum * (bmax - top).exp()
+    total = first + second
+    heads = amax.shape[1]
+
+    def share(x: Tensor, part: Tensor) -> Tensor:
+        return up(x).unflatten(-1, (heads, -1)) * (part / total)[..., 0].permute(2, 0, 1).unsqueeze(-1)
+
+    return (share(a, first) + share(b, second)).flatten(2).to(a.dtype), top, total
+
+
+def _parts() -> list[Case]:
+    x, w = (6, 2, 64), (3, 64)
+    seen = lambda: rand(2, 6) > -0.3  # noqa: E731
+    four = (2, 3, 4, 8), (2, 3, 4, 4), (2, 3, 8), (2, 3, 4)
+
+    def part(d: torch.dtype) -> Any:
+        def one() -> Any:
+            return (
+                rand(8, 2, 32).to(d),
+                rand(2, 4, 8, 1).expand(2, 4, 8, 8) * 2,
+                rand(2, 4, 8, 1).expand(2, 4, 8, 8) + 2,
+            )
+
+        return call(*[t.contiguous() for t in (*one(), *one())])
+
+    def of_streams(d: torch.dtype) -> list[Tensor]:
+        return [rand(*s).to(t) for s, t in zip(four, (d, F32, d, F32))]
+
+    return [
+        Case(
+            "npu_masked_causal_conv1d",
+            causal,
+            lambda d: call(rand(*x).to(d), rand(*w).to(d), mask=seen()),
+            HALVES,
+            dynamic=False,
+            tolerance=2e-2,
+        ),
+        Case(
+            "npu_masked_causal_conv1d_backward",
+            causal_backward,
+            lambda d: call(rand(*x).to(d), rand(*x).to(d), rand(*w).to(d), mask=seen()),
+            HALVES,
+            dynamic=False,
+            tolerance=3e-2,
+        ),
+        Case("npu_mhc_post", streams, lambda d: call(*of_streams(d)), HALVES, tolerance=2e-2),
+        Case(
+            "npu_mhc_post_backward",
+            streams_backward,
+            lambda d: call(rand(*four[0]).to(d), *of_streams(d)),
+            HALVES,
+            tolerance=3e-2,
+        ),
+        Case("npu_ring_attention_update", updated, part, FLOATS),
+        Case(
+            "_npu_moe_token_unpermute",
+            lambda t, i, p, padded_mode=False, restore_shape=None: (
+                (up(t)[i.long()].view(*p.shape, -1) * up(p)[..., None]).sum(1).to(t.dtype),
+                t.clone(),
+            ),
+            lambda d: call(
+                rand(8, 16).to(d), torch.tensor([3, 0, 5, 1, 7, 2, 4, 6], dtype=torch.int32), rand(4, 2).to(d)
+            ),
+            HALVES,
+            dynamic=False,
+        ),
+        Case("npu_mish", lambda x: functional.mish(up(x)).to(x.dtype), draw((3, 4)), (F32, F16)),
+        Case(
+            "npu_mish_backward",
+            lambda g, x: gradients(functional.mish, g, x)[0].to(x.dtype),
+            draw((3, 4), (3, 4)),
+            (F32, F16),
+        ),
+    ]
+
+
+# -- losses of parts, experts, caches -------------------------------------------------------------------------------
+
+
+def cross_entropy_slope(
+    grad: Tensor,
+    log_prob: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    zloss: Any = None,
+    lse: Any = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    smoothing: float = 0.0,
+    scale: float = 0.0,
+) -> Tensor:
+    if fake(grad):
+        return torch.empty_like(log_prob)
+
+    def loss(x: Tensor) -> Tensor:
+        made = functional.cross_entropy(x, target, weight, ignore_index=ignore_index, reduction=reduction)
+        return made.reshape(grad.shape)
+
+    return gradients(loss, grad, log_prob)[0]  # logarithms are logits of the same probabilities
+
+
+def loss_of_sums(
+    top: Tensor,
+    total: Tensor,
+    predicted: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    input: Any = None,
+    weight: Any = None,
+    vocab_parallel_logits: Tensor | None = None,
+) -> Any:
+    assert vocab_parallel_logits is not None
+    return total.log() - predicted, (up(vocab_parallel_logits) - top[:, None]).exp() / total[:, None]
+
+
+def normed_to_bytes(
+    x: Tensor,
+    gamma: Tensor,
+    scale: Tensor,
+    *,
+    offset: Tensor | None = None,
+    beta: Tensor | None = None,
+    epsilon: float = 1e-6,
+    div_mode: bool = True,
+    dst_dtype: Any = None,
+) -> Any:
+    y = functional.rms_norm(x.float(), gamma.shape, gamma.float(), epsilon)
+    y = y if beta is None else y + beta.float()
+    y = y / scale.float() + (0 if offset is None else offset.float())
+    rstd = (x.float().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return y.round().clamp(-128, 127).to(torch.int8), rstd
+
+
+def sorted_grad(
+    grad: Tensor, places: Tensor, count: int, dtype: torch.dtype, k: int, padded_mode: bool = False
+) -> Tensor:
+    if fake(grad):
+        return grad.new_empty(count, grad.shape[1], dtype=dtype)
+    whole = torch.zeros(count, grad.shape[1])
+    for pair, place in enumerate(places.tolist()):
+        if place < grad.shape[0]:
+            whole[pair // k] += up(grad)[place]
+    return whole.to(dtype)
+
+
+def unsorted_grad(
+    grad: Tensor,
+    places: Tensor,
+    size: int,
+    dtype: torch.dtype,
+    probs: Tensor,
+    padded_mode: bool = False,
+    restore_shape: Any = None,
+    permuted_tokens: Tensor | None = None,
+) -> Any:
+    assert permuted_tokens is not None
+
+    def back(tokens: Tensor, probs: Tensor) -> Tensor:
+        return (tokens[places.long()].view(*probs.shape, -1) * probs[..., None]).sum(1)
+
+    made = gradients(back, grad, permuted_tokens, probs)
+    return made[0].to(dtype), made[1].to(probs.dtype)
+
+
+def mapped(
+    tokens: Tensor, routing_map: Tensor, *, probs: Tensor, num_out_tokens: int, drop_and_pad: bool = False
+) -> Any:
+    if fake(tokens):
+        m = num_out_tokens
+        return tokens.new_empty(m, tokens.shape[1]), probs.new_empty(m), probs.new_empty(m, dtype=torch.int32)
+    by_expert = [(e, t) for e in range(routing_map.shape[1]) for t in range(len(tokens)) if routing_map[t, e]]
+    by_token = sorted(by_expert, key=lambda pair: (pair[1], pair[0]))
+    rows = torch.tensor([t for _, t in by_expert])
+    weights = torch.stack([probs[t, e] for e, t in by_expert])
+    return tokens[rows], weights, torch.tensor([by_expert.index(p) for p in by_token], dtype=torch.int32)
+
+
+def gathered(
+    key_cache: Tensor, value_cache: Tensor, tables: Tensor, lengths: Tensor, key: Tensor, value: Tensor, **_: Any
+) -> Any:
+    if fake(key):
+        return torch.empty_like(key), torch.empty_like(value)
+    results = []
+    for cache, old in ((key_cache, key), (value_cache, value)):
+        new, row = old.clone(), 0
+        for table, length in zip(tables.tolist(), lengths.tolist()):
+            for i in range(length):
+                new[row] = cache[table[i // cache.shape[1]], i % cache.shape[1]]
+                row += 1
+        results.append(new)
+    return tuple(results)
+
+
+def _serving() -> list[Case]:
+    def slope(reduction: str, weighted: bool) -> Any:
+        def make(d: torch.dtype) -> Any:
+            logs = rand(5, 7).log_softmax(-1)
+            w = rand(7).abs() + 0.1 if weighted else None
+            grad = rand(5) if reduction == "none" else rand(1)
+            return call(grad, logs, torch.tensor([0, 6, 3, -100, 1]), w, None, None, reduction)
+
+        return make
+
+    def chosen() -> Tensor:
+        return torch.zeros(6, 4, dtype=torch.bool).scatter_(1, rand(6, 4).topk(2).indices, True)
+
+    order = torch.tensor([3, 0, 5, 1, 7, 2, 4, 6], dtype=torch.int32)
+    return [
+        *(
+            Case(
+                "npu_cross_entropy_loss_backward",
+                cross_entropy_slope,
+                slope(r, weighted),
+                ONLY,
+                tag=f"{r}{' weight' if weighted else ''}",
+            )
+            for r in ("none", "mean", "sum")
+            for weighted in (False, True)
+        ),
+        Case(
+            "npu_fused_cross_entropy_loss_with_max_sum",
+            loss_of_sums,
+            lambda d: call(rand(4), rand(4) + 3, rand(4), vocab_parallel_logits=rand(4, 9)),
+            ONLY,
+        ),
+        Case(
+            "npu_rms_norm_quant_v2",
+            normed_to_bytes,
+            lambda d: call(rand(4, 64).to(d), rand(64).to(d), rand(64).abs() + 0.5, epsilon=1e-4),
+            HALVES,
+            outputs=(0,),
+        ),
+        Case(
+            "npu_moe_token_permute_grad_v2",
+            sorted_grad,
+            lambda d: call(rand(8, 6).to(d), order, 4, d, 2),
+            HALVES,
+            dynamic=False,
+        ),
+        Case(
+            "npu_moe_token_unpermute_grad_v2",
+            unsorted_grad,
+            lambda d: call(rand(4, 6).to(d), order, 8, d, rand(4, 2).to(d), permuted_tokens=rand(8, 6).to(d)),
+            HALVES,
+            dynamic=False,
+            tolerance=2e-2,
+        ),
+        Case(
+            "npu_moe_token_permute_with_routing_map",
+            mapped,
+            lambda d: call(rand(6, 8).to(d), chosen(), probs=rand(6, 4).to(d), num_out_tokens=12),
+            (F32, BF16),
+            dynamic=False,
+        ),
+        Case(
+            "npu_gather_pa_kv_cache_functional",
+            gathered,
+            lambda d: call(
+                rand(5, 4, 2, 16).to(d),
+                rand(5, 4, 2, 16).to(d),
+                torch.tensor([[3, 1], [0, 4]], dtype=torch.int32),
+                torch.tensor([6, 3], dtype=torch.int32),
+                rand(10, 2, 16).to(d),
+                rand(10, 2, 16).to(d),
+            ),
+            HALVES,
+            dynamic=False,
+        ),
+    ]
+
+
+CASES = [*_convolutions(), *_norms(), *_places(), *_losses(), *_boxes(), *_parts(), *_serving()]
