@@ -1131,4 +1131,219 @@ def _serving() -> list[Case]:
     ]
 
 
-CASES = [*_convolutions(), *_norms(), *_places(), *_losses(), *_boxes(), *_parts(), *_serving()]
+# -- routing, gates, windows, scales -----------------------------------------------------------------------------------
+
+
+def gated(x: Tensor) -> Tensor:
+    left, right = x.chunk(2, -1)
+    return functional.silu(left) * right
+
+
+def gate_slope(dy: Tensor, x: Tensor, **_: Any) -> Any:
+    return gradients(gated, dy, x)[0].to(x.dtype), x.new_empty(0)
+
+
+def to_bytes(y: Tensor) -> Any:
+    step = y.abs().amax(-1) / 127
+    return (y / step[..., None]).round().to(torch.int8), step
+
+
+def gated_to_bytes(
+    x: Tensor, *, smooth_scales: Tensor | None = None, activate_left: bool = False, quant_mode: int = 0, **_: Any
+) -> Any:
+    left, right = x.float().chunk(2, -1)
+    y = functional.silu(left) * right if activate_left else functional.silu(right) * left
+    return to_bytes(y if smooth_scales is None else y * smooth_scales)
+
+
+def product_then_gelu(
+    x: Tensor, w: Tensor, rows: Tensor, columns: Tensor, *, bias: Any = None, approximate: str = "gelu_erf"
+) -> Tensor:
+    y = (x.double() @ w.double()).float() * rows[:, None] * columns
+    return functional.gelu(y, approximate="tanh" if approximate == "gelu_tanh" else "none").half()
+
+
+def windows(x: Tensor, w: Tensor, size: int, stride: int, *, actual_seq_len: Any = None) -> Tensor:
+    sums, start = [], 0
+    for end in actual_seq_len or [x.shape[0]]:
+        sums += [(up(x)[at : at + size] * up(w)[..., None]).sum(0) for at in range(start, end - size + 1, stride)]
+        start = end
+    return torch.stack(sums).to(x.dtype)
+
+
+def windows_backward(grad: Tensor, x: Tensor, w: Tensor, size: int, stride: int, *, actual_seq_len: Any = None) -> Any:
+    made = gradients(lambda x, w: windows(x, w, size, stride, actual_seq_len=actual_seq_len), grad, x, w)
+    return made[0].to(x.dtype), made[1].to(w.dtype)
+
+
+def renorm_slope(grad: Tensor, x: Tensor, p: Any, dim: int, most: Any) -> Tensor:
+    return gradients(lambda x: x.renorm(p, dim, most), grad, x)[0]
+
+
+def gating_slope(
+    normed: Tensor,
+    grad: Tensor,
+    index: Tensor,
+    *,
+    renorm: int = 0,
+    norm_type: int = 0,
+    routed_scaling_factor: float = 1.0,
+    eps: float = 1e-20,
+) -> Tensor:
+    """By autograd of the gate, at logits that have these probabilities."""
+    if fake(grad):
+        return torch.empty_like(normed)
+
+    def gate(x: Tensor) -> Tensor:
+        chosen = (x.softmax(-1) if norm_type == 0 else x.sigmoid()).gather(1, index.long())
+        return routed_scaling_factor * (chosen if norm_type == 0 else chosen / (chosen.sum(-1, keepdim=True) + eps))
+
+    return gradients(gate, grad, normed.log() if norm_type == 0 else normed.logit())[0]
+
+
+def back_by_map(
+    rows: Tensor, places: Tensor, shape: Any, *, probs: Tensor, routing_map: Tensor, drop_and_pad: bool = False
+) -> Any:
+    if fake(rows):
+        m = rows.shape[0]
+        small = probs.new_empty(m, dtype=torch.int32)
+        return rows.new_empty(shape), small, small.clone(), probs.new_empty(m)
+    pairs = torch.nonzero(routing_map).tolist()  # token by token
+    came_from = [places.tolist().index(row) for row in range(len(pairs))]
+    result = torch.zeros(shape)
+    for row, pair in enumerate(came_from):
+        token, expert = pairs[pair]
+        result[token] += up(rows)[row] * up(probs)[token, expert]
+    tokens = torch.tensor([pairs[p][0] for p in came_from], dtype=torch.int32)
+    weights = torch.stack([probs[tuple(pairs[p])] for p in came_from])
+    return result.to(rows.dtype), torch.tensor(came_from, dtype=torch.int32), tokens, weights
+
+
+def back_by_map_slope(
+    grad: Tensor, came_from: Tensor, tokens: Tensor, chosen: Tensor, rows: Tensor, probs: Tensor, pad: bool, shape: Any
+) -> Any:
+    if fake(grad):
+        return torch.empty_like(rows), torch.empty_like(probs)
+    pairs = torch.nonzero(chosen)[came_from.long()]
+
+    def back(rows: Tensor, probs: Tensor) -> Tensor:
+        return torch.zeros(shape).index_add(0, pairs[:, 0], rows * probs[pairs[:, 0], pairs[:, 1]][:, None])
+
+    made = gradients(back, grad, rows, probs)
+    return made[0].to(rows.dtype), made[1].to(probs.dtype)
+
+
+def instances(ids: Tensor, table: Tensor, *, local_rank_id: int, world_size: int, **_: Any) -> Any:
+    if fake(ids):
+        return torch.empty_like(ids), torch.empty_like(ids, dtype=torch.bool)
+
+    def one(expert: int) -> int:
+        count, *where = table[expert].tolist()
+        return where[0] if count == 1 else where[local_rank_id // math.ceil(world_size / count)]
+
+    made = torch.tensor([[one(e) for e in row] for row in ids.tolist()], dtype=ids.dtype)
+    return made, torch.ones_like(made, dtype=torch.bool)
+
+
+def _steps() -> list[Case]:
+    small = lambda *s: ints(16, *s).to(torch.int8) - 8  # noqa: E731
+    chosen = lambda: torch.zeros(6, 4, dtype=torch.bool).scatter_(1, rand(6, 4).topk(2).indices, True)  # noqa: E731
+    table = torch.tensor([[1, 7, 0, 0], [2, 3, 5, 0], [3, 2, 4, 6]], dtype=torch.int32)
+
+    def gate(kind: int) -> Any:
+        def make(_: torch.dtype) -> Any:
+            x = rand(4, 8) * 2
+            normed = x.softmax(-1) if kind == 0 else x.sigmoid()
+            index = x.topk(2).indices.int()
+            return call(normed, rand(4, 2), index, norm_type=kind, routed_scaling_factor=2.5)
+
+        return make
+
+    def unsorted() -> tuple[Tensor, Tensor]:
+        mapping = chosen()
+        pairs = [(e, t) for e in range(4) for t in range(6) if mapping[t, e]]
+        by_token = sorted(pairs, key=lambda p: (p[1], p[0]))
+        return mapping, torch.tensor([pairs.index(p) for p in by_token], dtype=torch.int32)
+
+    def by_map(d: torch.dtype) -> Any:
+        mapping, places = unsorted()
+        return call(rand(12, 8).to(d), places, [6, 8], probs=rand(6, 4).to(d), routing_map=mapping)
+
+    def by_map_slope(d: torch.dtype) -> Any:
+        (rows, places, shape), words = by_map(d)
+        _, came_from, tokens, _ = back_by_map(rows, places, shape, **words)
+        chosen, probs = words["routing_map"], words["probs"]
+        return call(rand(6, 8).to(d), came_from, tokens, chosen, rows, probs, False, shape)
+
+    seq = {"actual_seq_len": [40, 64]}
+    return [
+        Case("npu_swiglu_group_quant_backward", gate_slope, draw((4, 128), (4, 256)), HALVES, outputs=(0,)),
+        Case(
+            "npu_swiglu_quant",
+            gated_to_bytes,
+            lambda d: call(rand(4, 64).to(d), smooth_scales=rand(1, 32).abs() + 0.5, quant_mode=1),
+            HALVES,
+        ),
+        Case(
+            "npu_rotate_quant",
+            lambda x, r, **_: to_bytes((up(x) @ up(r)).to(x.dtype).float()),
+            lambda d: call(rand(4, 64).to(d), torch.eye(64)[torch.arange(63, -1, -1)].to(d)),
+            HALVES,
+        ),
+        *(
+            Case(
+                "npu_quant_matmul_gelu",
+                product_then_gelu,
+                lambda d, k=k: call(
+                    small(4, 32), small(32, 64), rand(4).abs() / 50, rand(64).abs() / 50, approximate=k
+                ),
+                (F16,),
+                tag=k[5:],
+            )
+            for k in ("gelu_erf", "gelu_tanh")
+        ),
+        Case(
+            "npu_nsa_compress",
+            windows,
+            lambda d: call(rand(64, 2, 128).to(d), rand(32, 2).to(d), 32, 16, **seq),
+            HALVES,
+            dynamic=False,
+            tolerance=2e-2,
+        ),
+        Case(
+            "npu_nsa_compress_grad",
+            windows_backward,
+            lambda d: call(rand(1, 2, 128).to(d), rand(64, 2, 128).to(d), rand(32, 2).to(d), 32, 16, **seq),
+            HALVES,
+            dynamic=False,
+            tolerance=5e-2,
+        ),
+        Case("npu_renorm_backward", renorm_slope, lambda d: call(rand(4, 5), rand(4, 5), 2, 0, 1.2), ONLY),
+        Case("npu_moe_gating_top_k_backward", gating_slope, gate(0), ONLY, tag="softmax"),
+        Case("npu_moe_gating_top_k_backward", gating_slope, gate(1), ONLY, tag="sigmoid"),
+        Case("_npu_moe_token_unpermute_with_routing_map", back_by_map, by_map, (F32, BF16), dynamic=False),
+        Case(
+            "npu_moe_token_unpermute_with_routing_map_grad",
+            back_by_map_slope,
+            by_map_slope,
+            (F32, BF16),
+            dynamic=False,
+            tolerance=2e-2,
+        ),
+        *(
+            Case(
+                "npu_moe_update_expert",
+                instances,
+                lambda d, r=r: call(
+                    torch.tensor([[0, 1], [2, 1]], dtype=torch.int32), table, local_rank_id=r, world_size=8
+                ),
+                ONLY,
+                tag=f"rank {r}",
+                dynamic=False,
+            )
+            for r in (0, 5)
+        ),
+    ]
+
+
+CASES = [*_convolutions(), *_norms(), *_places(), *_losses(), *_boxes(), *_parts(), *_serving(), *_steps()]

@@ -231,10 +231,10 @@ def _packed(ops: Any, **lengths: Any) -> Any:
     return lambda q: _infer(ops, q, "TND", 2, **lengths), (rows,)
 
 
-def _group_size(ops: Any, size: int) -> Any:
-    weight, scale = torch.ones(128, 16, dtype=torch.int8), torch.ones(4, 16, dtype=torch.float16)
+def _group_size(ops: Any, size: int, k: int) -> Any:
+    weight, scale = torch.ones(k, 16, dtype=torch.int8), torch.ones(k // size, 16, dtype=torch.float16)
     call = ops.npu_weight_quant_batchmatmul
-    operands = torch.randn(2, 128, dtype=torch.float16), weight, scale
+    operands = torch.randn(2, k, dtype=torch.float16), weight, scale
     return lambda *tensors: call(*tensors, antiquant_group_size=size), operands
 
 
@@ -263,8 +263,8 @@ LIMITS: dict[str, tuple[Any, str]] = {
     ),
     "groups beyond the rows": (lambda o: _groups(o, [3, 6]), "ends with 6; x has 5 rows"),
     "groups that fall": (lambda o: _groups(o, [4, 3]), "never fall"),
-    "a group size that is not aligned": (lambda o: _group_size(o, 48), "multiple of 32 from 32 to 127"),
-    "a group as large as k": (lambda o: _group_size(o, 128), "multiple of 32 from 32 to 127"),
+    "a group size that is not aligned": (lambda o: _group_size(o, 48, 144), "multiple of 32 from 32 to 143"),
+    "a group as large as k": (lambda o: _group_size(o, 128, 128), "multiple of 32 from 32 to 127"),
 }
 
 

@@ -196,14 +196,6 @@ def test_products_of_eight_bit_floats_added():
     same(target, y + torch.stack(parts) * (rows * columns[:, 0])[:, None, None], rtol=1e-4, atol=1e-4)
 
 
-def test_rows_through_small_products():
-    y, x, weight = torch.randn(4, 16).half(), torch.randn(4, 16).half(), torch.randn(2, 1, 16, 16).half()
-    chosen = torch.tensor([1, 0, 1, 1], dtype=torch.int32)
-    want = y.float() + torch.stack([weight[c, 0].float() @ row.float() for c, row in zip(chosen, x)]) * 0.5
-    got = npu.npu_batch_gather_matmul(*on_npu((y, x, weight, chosen)), None, 0, 0.5, 0, 16)
-    same(got, want, rtol=2e-3, atol=2e-2)
-
-
 def test_attention_in_blocks():
     q, k, v = (torch.randn(256, h, 64).half() for h in (4, 2, 2))
     picked = torch.tensor([[[[1, 0], [1, 1]]] * 2 + [[[0, 1], [1, 0]]] * 2])[0].view(1, 4, 2, 2).to(torch.int8)
@@ -225,6 +217,17 @@ def test_attention_in_blocks():
 
 
 # -- random numbers, order, routing, gradients ----------------------------------------------------------------------
+
+
+def test_fused_steps_of_adam():
+    params, grads = [torch.randn(3), torch.randn(2, 2)], [torch.randn(3), torch.randn(2, 2)]
+    state = [params, grads, [torch.rand(3), torch.rand(2, 2)], [torch.rand(3), torch.rand(2, 2)]]
+    words = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8, "amsgrad": False}
+    mine = on_npu(state)
+    for step in (1.0, 2.0):
+        torch._fused_adamw_(*state, [], [torch.tensor(step) for _ in params], maximize=False, **words)
+        torch._fused_adamw_(*mine, [], [torch.tensor(step).npu() for _ in params], maximize=False, **words)
+        same(mine, state, rtol=1e-4, atol=1e-5)
 
 
 def test_exponential_numbers():

@@ -24,7 +24,11 @@ def rules() -> dict[Any, Callable[..., Any]]:
         aten._weight_norm.default,
         aten.fill_diagonal_.default,
         aten.flatten_dense_tensors.default,
+        aten.gru.data,
+        aten.gru.input,
         aten.gru_cell.default,
+        aten.lstm.data,
+        aten.lstm.input,
         aten.lstm_cell.default,
     )
     composed = decomposition_rules()

@@ -26,7 +26,7 @@ def advance_step(a: Arguments, _: Outputs) -> Any:
         a[n].clone() for n in ("inputTokensRef", "inputPositionsRef", "seqLensRef", "slotMappingRef")
     )
     tokens[:count] = a["sampledTokenIds"].reshape(-1)[:count].to(tokens.dtype)
-    place = lengths[:count].long()
+    place = a["seqLensRef"][:count].long()
     positions[:count] = place.to(positions.dtype)
     lengths[:count] = (place + 1).to(lengths.dtype)
     page = a["blockTables"].long().gather(1, (place // size).unsqueeze(1)).squeeze(1)
@@ -288,7 +288,7 @@ def fused_adam(a: Arguments, _: Outputs) -> Any:
     params, firsts, seconds = [], [], []
     for p, g, m, v, step in zip(a["paramsRef"], a["grads"], a["expAvgsRef"], a["expAvgSqsRef"], a["stateSteps"]):
         grad = (-g if a["maximize"] else g).float() + a["weightDecay"] * p.float()
-        count = float(step)
+        count = float(step) + 1  # torch_npu says how many steps there were before
         first = m.float() * a["beta1"] + grad * (1 - a["beta1"])
         second = v.float() * a["beta2"] + grad * grad * (1 - a["beta2"])
         rate = a["lr"] / (1 - a["beta1"] ** count)

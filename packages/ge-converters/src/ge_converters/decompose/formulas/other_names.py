@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ge_converters.base.operators import aten
+from ge_converters.decompose.formulas import training_steps
 
 Formula = Callable[..., Any]
 
@@ -537,6 +538,7 @@ def gather_pa_kv_cache(
 
 
 FORMULAS: Final[dict[str, Formula]] = {
+    **training_steps.FORMULAS,
     "_conv_depthwise2d_backward": conv_depthwise2d_backward,
     "_dropout_with_byte_mask_backward": byte_mask_backward,
     "_npu_index_add": lambda x, index, source, *, alpha=1: torch.index_add(x, 0, index, source, alpha=alpha),

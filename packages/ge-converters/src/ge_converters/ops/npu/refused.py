@@ -90,17 +90,13 @@ KINDS: Final = {
         "npu_block_sparse_attention_backward npu_dense_lightning_indexer_grad_kl_loss "
         "npu_dense_lightning_indexer_softmax_lse npu_fused_floyd_attention npu_fused_floyd_attention_backward "
         "npu_lightning_indexer_grad npu_mhc_pre npu_mhc_pre_backward npu_mhc_sinkhorn npu_mhc_sinkhorn_backward "
-        "npu_moe_gating_top_k_backward npu_nsa_compress npu_nsa_compress_grad npu_nsa_compress_attention "
-        "npu_nsa_compress_attention_infer npu_nsa_select_attention npu_nsa_select_attention_grad "
-        "npu_nsa_select_attention_infer npu_quant_fusion_attention npu_quant_fusion_attention_backward "
-        "npu_renorm_backward npu_sparse_flash_attention_grad stft_backward npu_grouped_matmul_add"
+        "npu_nsa_compress_attention npu_nsa_compress_attention_infer npu_nsa_select_attention "
+        "npu_nsa_select_attention_grad npu_nsa_select_attention_infer npu_quant_fusion_attention "
+        "npu_quant_fusion_attention_backward npu_sparse_flash_attention_grad stft_backward npu_grouped_matmul_add"
     ),
     _OPEN + "use npu_swiglu and npu_dynamic_quant or npu_dynamic_mx_quant": (
-        "_npu_swiglu_backward_mx_quant_with_dual_axis npu_swiglu_group_quant npu_swiglu_group_quant_backward "
-        "npu_swiglu_mx_quant_with_dual_axis npu_swiglu_quant"
+        "_npu_swiglu_backward_mx_quant_with_dual_axis npu_swiglu_group_quant npu_swiglu_mx_quant_with_dual_axis"
     ),
-    _OPEN + "use npu_quant_matmul and npu_gelu": "npu_quant_matmul_gelu",
-    _OPEN + "use npu_moe_token_unpermute": "npu_moe_token_unpermute_with_routing_map",
 }
 
 # Op: what is missing, and where to go instead.
@@ -137,8 +133,6 @@ REFUSED: Final = {
     "npu_all_gather_quant_mm": _OPEN + "use npu_all_gather_base_mm",
     "npu_quant_mm_reduce_scatter": _OPEN + "use npu_mm_reduce_scatter_base",
     "npu_moe_token_permute_with_routing_map_grad": _OPEN + "use npu_moe_token_permute",
-    "_npu_moe_token_unpermute_with_routing_map": _OPEN + "use npu_moe_token_unpermute",
-    "npu_moe_token_unpermute_with_routing_map_grad": _OPEN + "use npu_moe_token_unpermute",
     "_npu_distribute_barrier": _OPEN + "call torch.distributed.barrier outside of the graph",
     "_npu_rms_norm_backward_quant": _OPEN + "quantise the gradient of npu_rms_norm with npu_quantize",
     "attention_worker_scheduler": _OPEN + _EAGER,
@@ -166,11 +160,9 @@ REFUSED: Final = {
     "npu_fused_causal_conv1d_v2": _OPEN + "use torch.nn.functional.conv1d on the padded sequence",
     "npu_grouped_dynamic_block_quant": _OPEN + "call npu_dynamic_block_quant for each group",
     "npu_moe_distribute_combine_add_rms_norm": _OPEN + "use npu_moe_distribute_combine_v2 and npu_add_rms_norm",
-    "npu_moe_update_expert": _OPEN + "look the experts up with torch.index_select",
     "npu_quant_conv2d": "of its scales GE takes the packed form alone, and its documentation leaves the layout of the "
     "result open; use torch.nn.functional.conv2d on the dequantised weight",
     "npu_quant_max": _OPEN + "use npu_quantize and torch.amax",
-    "npu_rotate_quant": _OPEN + "use torch.matmul and npu_dynamic_quant",
     "npu_quant_scatter": _SCATTER,
     "npu_quant_scatter_": _SCATTER,
 }
