@@ -59,6 +59,7 @@ _FILES = (
     "npu_serving_formulas",
     "npu_serving_cases",
     "npu_training_formulas",
+    "npu_step_formulas",
 )
 MODULES = [module for module in map(_beside, _FILES) if hasattr(module, "CASES")]
 CASES = [case for module in MODULES for case in module.CASES]
