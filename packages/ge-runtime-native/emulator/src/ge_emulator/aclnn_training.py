@@ -88,14 +88,15 @@ def unpermute_by_map(a: Arguments, _: Outputs) -> Any:
 
 
 def unpermute_by_map_grad(a: Arguments, _: Outputs) -> Any:
-    """Gradients of the sorted tokens and of the weights."""
+    """Gradients of the sorted tokens and of the weights; torch_npu passes the places of the pairs as ``outIndex``."""
     if a["dropAndPad"]:
         raise refuse("the gradient of MoeTokenUnpermuteWithRoutingMap in padded mode")
-    came_from, rows = a["outIndex"].long(), a["permuteTokenId"].long()
+    came_from = a["outIndex"].long().argsort()
+    chosen = torch.nonzero(a["routingMapOptional"].bool())
+    rows, experts = chosen[:, 0][came_from], chosen[:, 1][came_from]
     spread = a["unpermutedTokensGrad"].float()[rows]
     if a["probsOptional"] is None:
         return spread, None
-    experts = torch.nonzero(a["routingMapOptional"].bool())[:, 1][came_from]
     probs = a["probsOptional"].float()
     slopes = (spread * a["permutedTokensOptional"].float()).sum(-1)
     return spread * probs[rows, experts].unsqueeze(1), torch.zeros_like(probs).index_put_((rows, experts), slopes)
@@ -271,11 +272,11 @@ def deformable_conv2d(a: Arguments, _: Outputs) -> Any:
 
 def deformable_conv2d_backward(a: Arguments, _: Outputs) -> Any:
     """Gradients of input, weight, offsets and bias."""
-    leaves = [a[n].float().requires_grad_() for n in ("input", "weight", "offset")]
+    x, weight, offset = (a[n].float().requires_grad_() for n in ("input", "weight", "offset"))
     with torch.enable_grad():
-        y = _deformed(a, *leaves, None)[0]
+        y = _deformed(a, x, weight, offset, None)[0]
     grad = a["gradOutput"].float()
-    return *torch.autograd.grad(y, leaves, grad), grad.sum((0, 2, 3))
+    return *torch.autograd.grad(y, (x, weight, offset), grad), grad.sum((0, 2, 3))
 
 
 # -- optimizers, random numbers, routing ----------------------------------------------------------------------------

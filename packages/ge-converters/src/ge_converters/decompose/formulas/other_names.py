@@ -119,20 +119,6 @@ def conv_transpose2d(
 # -- norms, products ------------------------------------------------------------------------------------------------
 
 
-def layernorm_grad(
-    grad: Tensor,
-    input: Tensor,
-    normalized_shape: Any,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Any:
-    """Shapes: gradients of input, weight and bias."""
-    mask = [True, weight is not None, bias is not None]
-    return aten.native_layer_norm_backward.default(grad, input, normalized_shape, mean, rstd, weight, bias, mask)
-
-
 def group_norm_swish_grad(
     grad: Tensor,
     input: Tensor,
@@ -565,7 +551,6 @@ FORMULAS: Final[dict[str, Formula]] = {
     "npu_gather_sparse_index": gather_sparse_index,
     "npu_gather_sparse_index_backward": gather_sparse_index_backward,
     "npu_group_norm_swish_grad": group_norm_swish_grad,
-    "npu_layernorm_grad": layernorm_grad,
     "npu_masked_causal_conv1d": masked_causal_conv1d,
     "npu_masked_causal_conv1d_backward": masked_causal_conv1d_backward,
     "npu_max_backward": extremum_backward,

@@ -113,7 +113,8 @@ def quant_matmul_gelu(
 
 def _starts(rows: Any, size: int, step: int, ends: Sequence[int] | None) -> list[int]:
     """Where each window starts; none crosses sequences."""
-    starts, begin = [], 0
+    starts: list[int] = []
+    begin = 0
     for end in ends or [rows]:
         starts += range(begin, end - size + 1, step)
         begin = end
@@ -234,11 +235,11 @@ def unpermute_by_map_grad(
     drop_and_pad: bool,
     restore_shape: Sequence[Any],
 ) -> Any:
-    """Gradients of the rows and of the weights."""
+    """Gradients of the rows and of the weights; ``out_index`` are the places of the pairs, as the forward gets them."""
     if drop_and_pad or probs is None or routing_map is None or permuted_tokens is None:
         return NotImplemented
-    tokens = permuted_token_id.long()
-    experts = _pairs(routing_map, permuted_tokens.shape[0])[1][out_index.long()]
+    came_from = torch.sort(out_index.int())[1]
+    tokens, experts = (t[came_from] for t in _pairs(routing_map, permuted_tokens.shape[0]))
     place = tokens * routing_map.shape[1] + experts
     spread = grad.float()[tokens]
     slopes = (spread * permuted_tokens.float()).sum(-1)

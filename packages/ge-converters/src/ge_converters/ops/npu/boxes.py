@@ -8,6 +8,7 @@ import numpy as np
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.emit.shapes import shape_operand
 from ge_converters.ops.npu.mapping import Renamed, as_declared, emit, npu_op, register_rows
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -22,8 +23,6 @@ _INT_EXTREMA: Final = "values indice"
 # torch_npu's op: GE operator, and its ports and attributes by torch's names.
 ROWS: Final = {
     # -- boxes
-    "npu_ptiou": Renamed("PtIou", "bboxes gtboxes mode", codes=_MODE),
-    "npu_giou": Renamed("GIoU", _PAIR, codes=_MODE),
     "npu_giou_backward": Renamed("GIoUGrad", _PAIR_GRAD, codes=_MODE),
     "npu_diou": Renamed("DIoU", _PAIR, codes=_MODE),
     "npu_diou_backward": Renamed("DIoUGrad", _PAIR_GRAD, codes=_MODE),
@@ -73,6 +72,30 @@ ROWS: Final = {
 register_rows("npu", ROWS, __name__, "torch_npu, documentation of the op; GE's operator")
 
 
+@npu_op("npu_giou.default", "GIoU")
+def npu_giou(
+    input: Tensor,
+    gtboxes: Tensor,
+    trans: bool = False,
+    is_cross: bool = False,
+    mode: int = 0,
+    *,
+    meta_outputs: TensorSpec,
+) -> Any:
+    """Overlap of boxes in columns, x1, y1, x2, y2 or with ``trans`` centre and size, less what lies beside them.
+
+    Shapes: [4, n], [4, n] -> [n, 1].
+    Dtypes: float32, float16.
+    Emits:  GIoU, Reshape.
+    """
+    if mode or is_cross:
+        raise Refusal(f"mode is {mode!r}, is_cross {is_cross!r}; 0 and False are served, each box with its own")
+    operands = {"bboxes": input, "gtboxes": gtboxes, "trans": trans, "is_cross": False, "mode": "iou"}
+    (overlap,) = emit("GIoU", operands)
+    return cast(ge.Reshape(overlap, shape_operand([-1, 1])), meta_outputs.dtype)
+
+
+@npu_op("npu_ptiou.default", "Iou")
 @npu_op("npu_iou.default", "Iou")
 def npu_iou(bboxes: Tensor, gtboxes: Tensor, mode: int = 0, *, meta_outputs: TensorSpec) -> Any:
     """Overlap of each pair of boxes (x1, y1, x2, y2), over their union (0) or over the second box's area (1).

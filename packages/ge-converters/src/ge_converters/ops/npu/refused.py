@@ -86,6 +86,9 @@ KINDS: Final = {
         "npu_fused_linear_online_max_sum npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
     ),
     "a gradient of a gradient is not compiled; " + _EAGER: "matmul_double_backward",
+    "its argument 'rstd' is a variance to the operator that torch_npu calls; use torch.nn.LayerNorm": (
+        "npu_layernorm_grad"
+    ),
     _OPEN + "run the training step in eager mode": (
         "npu_block_sparse_attention_backward npu_dense_lightning_indexer_grad_kl_loss "
         "npu_dense_lightning_indexer_softmax_lse npu_fused_floyd_attention npu_fused_floyd_attention_backward "

@@ -154,16 +154,6 @@ def iou(bboxes: Tensor, gtboxes: Tensor, *, mode: str = "iou", eps: float = 1.0,
     return (common / (whole + eps)).to(bboxes.dtype)
 
 
-@kernel("PtIou", source=_SOURCE)
-def pt_iou(bboxes: Tensor, gtboxes: Tensor, *, mode: str = "iou") -> Tensor:
-    """As Iou without a small number in the divisor; sides count both ends."""
-    if mode not in _MODES:
-        raise refused("PtIou", f"mode is {mode!r}; accepted: {', '.join(_MODES)}")
-    ends = torch.tensor([0.0, 0.0, 1.0, 1.0])
-    a, b = ((_rows_of_boxes("PtIou", t) + ends).unbind(1) for t in (bboxes, gtboxes))
-    return _ratio([t.unsqueeze(0) for t in a], [t.unsqueeze(1) for t in b], mode)[0].to(bboxes.dtype)
-
-
 def _centred(boxes: Tensor) -> tuple[Tensor, Tensor]:
     """Centres, and sizes that count both ends."""
     return (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2] + 1
