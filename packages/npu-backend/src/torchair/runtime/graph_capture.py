@@ -139,8 +139,8 @@ class NpuGraph:
                 results = program(list(inputs))
         except Exception as error:
             # the end of a capture that has failed fails too, in the place of what says why
-            if (known := on_purpose(error)) is not None:
-                raise known from known.__cause__
+            if (cause := on_purpose(error)) is not None:
+                raise cause from cause.__cause__
             raise EngineError(
                 "GE4005",
                 f"the graph cannot be captured: {str(error)[:2000]}",
