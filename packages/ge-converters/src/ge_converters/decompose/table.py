@@ -66,7 +66,10 @@ def decomposition_table(
     late |= {op: f for op, f in quantized.beside_converters().items() if used.layer(op) in ("", "built-in")}
     rules = beside_kernels.rules() if device_kernels else decomposition_rules()
     composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
-    return {**known, **late, **composite, **(custom or {})}
+    table = {**known, **late, **composite}
+    for op in beside_kernels.WHOLE if device_kernels else ():
+        table.pop(op, None)
+    return {**table, **(custom or {})}
 
 
 def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition]:
