@@ -1,16 +1,20 @@
 """Measures how many tasks a captured graph has for each ATen operator, with torch_npu on the emulator.
 
-    tair emulate tools/captured_tasks.py OUT.tsv
+    tair emulate tools/captured_tasks.py TASKS.tsv REFUSED.tsv [--own]
 
-Every call that torch's own samples make is captured alone. What is written is a row for each operator whose samples
-agree: the number of tasks, and the most pieces of memory beside its results. Operators that launch nothing because
-torch_npu computes them on the host have no row.
+Every call that torch's own samples make, and the sample calls of torch_npu's operators, is captured alone. What is
+written is a row for each operator whose samples agree: the number of tasks, and the most pieces of memory beside its
+results. Operators that launch nothing because torch_npu computes them on the host have no row. The second file has a
+row for each operator that runs, and that cannot be captured in a sample: why, how many such samples there are, and how
+many could be captured. ``--own``: of torch_npu's operators only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
+import re
 import sys
 import tempfile
 import warnings
@@ -26,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _SAMPLES = 3
+_SAMPLE_CALLS = Path(__file__).resolve().parent.parent / "packages/ge-converters/tests"
 _TYPES = (torch.float32, torch.int64, torch.bool)
 _AGREE = 0.75  # of the samples
 _FREE = (
@@ -47,19 +52,28 @@ class CaptureEach(TorchDispatchMode):  # type: ignore[misc]  # torch is not chec
 
     Attributes:
         found: Operator to pairs of number of tasks and pieces of memory beside results, and how often they came.
+        refused: Operator to why it could not be captured, and how often.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, Counter[tuple[int, int]]] = {}
+        self.refused: dict[str, Counter[str]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         on_device = any(isinstance(t, torch.Tensor) and t.device.type == "npu" for t in tree_leaves((args, kwargs)))
+        why = ""
         if on_device and func.namespace in ("aten", "npu", "prims") and not func.is_view:
-            with contextlib.suppress(RuntimeError):
+            try:
                 self.found.setdefault(str(func), Counter())[_measured(func, args, kwargs)] += 1
-        return func(*args, **kwargs)
+            except RuntimeError as error:
+                why = _why(error)
+        made = func(*args, **kwargs)
+        if why:
+            torch.npu.synchronize()  # it counts if it runs without a capture
+            self.refused.setdefault(str(func), Counter())[why] += 1
+        return made
 
 
 def _measured(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
@@ -79,11 +93,37 @@ def _measured(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
     return len(tasks), pieces - len(own - given)
 
 
+def _why(error: BaseException | None) -> str:
+    """Why there is no capture: the runtime does not wait, torch_npu has an operator of the older kind; else nothing."""
+    while error is not None:
+        if "107030" in str(error):
+            return "waits"
+        if old := re.search(r"Cannot run aclop operators .* Current working aclop is (\w+)", str(error)):
+            return f"aclop {old[1]}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _own_samples(mode: CaptureEach) -> None:
+    """The sample calls of torch_npu's operators that the converters are tested with."""
+    sys.path.insert(0, str(_SAMPLE_CALLS))
+    for path in sorted(_SAMPLE_CALLS.glob("npu_*.py")):
+        for case in getattr(importlib.import_module(path.stem), "CASES", ()):
+            for dtype in case.dtypes:
+                with contextlib.suppress(Exception), torch.no_grad():
+                    args, kwargs = tree_map_only(torch.Tensor, lambda t: t.npu(), case.make(dtype))
+                    with mode:
+                        getattr(torch.ops.npu, case.op)(*args, **kwargs)
+                with contextlib.suppress(RuntimeError):
+                    torch.npu.synchronize()
+
+
 def main() -> None:
     """Measure and write."""
     warnings.simplefilter("ignore")
     mode = CaptureEach()
-    for info in op_db:
+    _own_samples(mode)
+    for info in () if "--own" in sys.argv else op_db:
         _write(mode)
         for dtype in _TYPES:
             if dtype not in info.dtypes:
@@ -108,6 +148,10 @@ def main() -> None:
 def _write(mode: CaptureEach) -> None:
     rows = [f"{name}\t{tasks}\t{more}\n" for name, tasks, more in sorted(_agreed(mode))]
     Path(sys.argv[1]).write_text("operator\ttasks\tpieces\n" + "".join(rows))
+    refused = [
+        f"{name}\t{', '.join(why)}\t{why.total()}\t{mode.found[name].total()}\n" for name, why in mode.refused.items()
+    ]
+    Path(sys.argv[2]).write_text("operator\twhy\trefused\tcaptured\n" + "".join(sorted(refused)))
 
 
 def _agreed(mode: CaptureEach) -> Iterator[tuple[str, int, int]]:

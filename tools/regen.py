@@ -19,6 +19,7 @@ GENERATORS = (
     ("torchair.compat.compatibility", "docs/compatibility.md"),
     ("tools.docs.moving", "docs/moving_from_torchair.md"),
     ("ge_converters.report.coverage", "docs/coverage.md"),
+    ("tools.docs.torch_npu", "docs/torch_npu_operators.md"),
     ("tools.docs.chinese", "docs/options.zh.md, docs/coverage.zh.md, docs/graphs.zh.md"),  # from the pages above
 )
 

@@ -17,7 +17,14 @@ from torch.utils import _pytree as pytree
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "packages" / "ge-converters" / "tests"))
-FILES = ("formulas", "attention_formulas", "expert_formulas", "serving_cases")
+FILES = (
+    "formulas",
+    "attention_formulas",
+    "expert_formulas",
+    "serving_cases",
+    "training_formulas",
+    "step_formulas",
+)
 MODULES = [importlib.import_module(f"npu_{name}") for name in FILES]
 CASES = [case for module in MODULES for case in module.CASES]
 SERVED = set((HERE / "eager.txt").read_text().splitlines())

@@ -296,6 +296,13 @@ def _attention_cases() -> list[Case]:
             outputs=first,
             tag="bias",
         ),
+        Case(
+            "npu_fusion_attention_grad_v2",
+            fusion_attention_grad,
+            lambda d: saved(d, "BNSD", qkv(d)),
+            outputs=first,
+            tolerance=2e-2,
+        ),
         Case(flash, fusion_attention, lambda d: call(*flat(d), 4, "BSH", scale=0.25), outputs=first, tag="BSH"),
         Case(flash, fusion_attention, lambda d: call(*flat(d, True), 4, "SBH", scale=0.25), outputs=first, tag="SBH"),
         Case(

@@ -570,6 +570,7 @@ def grouped_matmul(
         ]
     if isinstance(x[0], torch._subclasses.FakeTensor):
         return [x[0].new_empty(x[0].shape[0], weight[0].shape[-1])]
+    group_list = torch.as_tensor(group_list)
     ends = group_list.cumsum(0).tolist() if group_list_type == 1 else group_list.tolist()
     parts = [(up(x[0][a:b]) @ up(weight[0][g])).to(x[0].dtype) for g, (a, b) in enumerate(zip([0, *ends], ends))]
     return [torch.cat(parts)]
@@ -688,6 +689,18 @@ def _expert_cases() -> list[Case]:
                 split_item=3,
                 group_type=0,
             ),
+        ),
+        Case(
+            grouped + ".List",
+            grouped_matmul,
+            lambda d: call(
+                [rand(9, 16).to(d)],
+                [rand(3, 16, 8).to(d)],
+                group_list=[2, 5, 9],
+                split_item=3,
+                group_type=0,
+            ),
+            dynamic=False,
         ),
         Case(
             grouped,

@@ -176,6 +176,19 @@ def test_parameters_are_not_copied_and_follow_updates():
         torch.testing.assert_close(f(x), model(x))
 
 
+def test_frozen_parameters_are_read_where_they_lay(log):
+    model = torch.nn.Linear(3, 3).eval()
+    f, x = compiled(model, frozen_parameter=True), torch.randn(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(f(x), model(x))
+        model.weight.add_(1)
+        want = model(x)
+        torch.testing.assert_close(f(x), want)
+        model.weight.data = torch.zeros(3, 3)  # the promise is broken
+        torch.testing.assert_close(f(x), want)
+    assert captures(log) == 1
+
+
 def test_written_inputs_are_written_where_they_lie(log):
     def step(cache, x, i):
         cache.index_copy_(0, i, x)

@@ -6,6 +6,7 @@ Run under ``tair emulate``.
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 import torch
@@ -216,13 +217,25 @@ def test_capture_error_mode_reaches_torch_npu(log, made_graphs, mode):
     assert [m["capture_error_mode"] for m in made_graphs] == [mode]
 
 
-def test_frozen_parameter_is_said_to_do_nothing(log):
-    x, y = torch.randn(3, 4), torch.randn(5, 4)
-    equal(compiled(fn, frozen_parameter=True)(x.npu(), y.npu()), fn(x, y))
-    assert any("without effect" in line and "frozen_parameter = True" in line for line in log.lines), log.lines
+def test_a_frozen_parameter_is_read_where_it_lay(log):
+    """A promise that is kept saves the comparison; one that is broken is no other capture, and no freed memory."""
+    model = torch.nn.Linear(4, 3).npu()
+    call = compiled(model, frozen_parameter=True)
+    x = torch.randn(2, 4).npu()
+    with torch.no_grad():
+        want = model(x).cpu()
+        equal(call(x), want)
+        model.weight.mul_(2)
+        equal(call(x), model(x).cpu())
+        model.weight.div_(2)
+        model.weight.data = torch.randn(3, 4).npu()
+        equal(call(x), want)
+    assert log.captures == 1
+    assert not any("without effect" in line for line in log.lines)
 
 
-def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_path):
+@pytest.mark.parametrize("anew", [False, True])
+def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_path, anew):
     """torch_npu is told a folder before the program runs, once for each capture; nothing of the caller's is written."""
     told, began = [], torch_npu._C._aclop_start_dump
 
@@ -236,6 +249,7 @@ def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_pat
         lambda cache, x: cache.add_(x) * torch.rand_like(x),
         dynamic=True,
         static_kernel_compile=True,
+        disable_static_kernel_compile_cache=anew,
         _aclnn_static_shape_kernel_build_dir=str(tmp_path),
     )
     for rows in (3, 3, 5):
@@ -289,6 +303,26 @@ def test_what_cannot_be_captured_is_an_error_and_the_next_graph_works(log):
     torch.npu.synchronize()
     x, y = torch.randn(3, 4), torch.randn(5, 4)
     equal(compiled(fn)(x.npu(), y.npu()), fn(x, y))
+
+
+def test_what_needs_the_host_is_not_looked_for(log):
+    """By an option; torch_npu then says what fails, and the next graph works."""
+
+    def masked(x, mask):
+        return torch.masked_select(x, mask).sum()
+
+    x, mask = torch.randn(3).npu(), torch.tensor([True, False, True]).npu()
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    try:
+        for skipped, code in ((False, "GE1058"), (True, "GE4005")):
+            with pytest.raises(Exception, match=code) as caught:
+                compiled(masked, unsafe_skip_npugraph_capture_validation=skipped)(x, mask)
+            assert "masked_select" in str(caught.value)
+    finally:
+        torch._dynamo.config.capture_dynamic_output_shape_ops = False
+    torch.npu.synchronize()
+    given = torch.randn(3, 4), torch.randn(5, 4)
+    equal(compiled(fn)(*(t.npu() for t in given)), fn(*given))
 
 
 def test_the_backend_by_name(log):
@@ -354,6 +388,8 @@ def fused_attention():
 
     def attend_into(query, key, value, *, workspace=None, out, **more):
         assert workspace is not None
+        if (shortest := min(more["actual_seq_lengths_kv"])) < 0:
+            raise ValueError(f"a length of {shortest}")
         launched.append(more["actual_seq_lengths_kv"])
         out[0].copy_(attend(query, key, value, **more)[0])
         return tuple(out)
@@ -393,6 +429,31 @@ def test_lengths_of_attention_replace_the_captured_tasks(log, fused_attention):
     assert len(fused_attention) == 2 * 64
     call(torch.randn(2, 1, 1, 8).npu(), *on_device, lengths)
     assert len(fused_attention) == 2 * 64
+
+
+def test_a_task_that_cannot_be_replaced_names_the_line_and_the_next_step_replaces_it(log, fused_attention):
+    """A list that the operator refuses; the lists of the last good step then come as new ones."""
+    call = compiled(_decode, dynamic=True)
+    key, value = torch.randn(2, 1, 80, 8), torch.randn(2, 1, 80, 8)
+    on_device, q = (key.npu(), value.npu()), torch.randn(2, 1, 1, 8)
+
+    def right(lengths):
+        first = _lengths(q, key, value, lengths, 0.5)
+        want = _lengths(first * 2, key, value, [n + 1 for n in lengths], 0.5) + 1
+        torch.testing.assert_close(call(q.npu(), *on_device, lengths).cpu(), want, rtol=1e-5, atol=1e-5)
+
+    right([4, 5])
+    right([6, 7])
+    for _ in range(2):
+        with pytest.raises(Exception, match="GE4005") as caught:
+            call(q.npu(), *on_device, [6, -2])
+        text = str(caught.value)
+        assert "npu_fused_infer_attention_score.default: its captured task cannot be replaced for" in text
+        assert "actual_seq_lengths_kv = [6, -2]: ValueError: a length of -2" in text
+        assert f"{__file__}:{_decode.__code__.co_firstlineno + 2} in _decode" in text
+    right([6, 7])
+    right([8, 9])
+    assert log.captures == 1
 
 
 class Decoder(torch.nn.Module):
@@ -527,6 +588,57 @@ def test_attention_of_symbolic_sizes_is_the_devices_own(log):
             torch.compile(program, backend=backend, dynamic=dynamic)(*(t.npu() for t in COMPOSITES[name][1](6)))
         fixed, symbolic = found
         assert ("npu_fusion_attention" in str(fixed)) == ("npu_fusion_attention" in str(symbolic)), (name, found)
+
+
+# -- operators of torch_npu that no capture takes
+
+X = torch.randn(2, 3, 8, 8).half()
+NOT_CAPTURED = {
+    "npu_bmmV2": lambda x: torch_npu.npu_bmmV2(x[0], x[1], []),
+    "npu_conv2d": lambda x: torch_npu.npu_conv2d(x, x[:, :, :2, :2], None, (1, 1), (0, 0), (1, 1), 1),
+    "npu_convert_weight_to_int4pack": lambda x: torch_npu.npu_convert_weight_to_int4pack(
+        torch.ones(8, 16, dtype=torch.int32, device=x.device)
+    ),
+    "npu_format_cast": lambda x: torch_npu.npu_format_cast(x[0, 0], 29),
+    "npu_scaled_masked_softmax": lambda x: torch_npu.npu_scaled_masked_softmax(x, x > 0, 1.0, False),
+    "npu_silu": lambda x: torch_npu.npu_silu(x),
+    "npu_transpose": lambda x: torch_npu.npu_transpose(x, [0, 2, 1, 3]),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CAPTURED)
+def test_an_operator_that_no_capture_takes_is_refused_with_the_line(log, name):
+    """Refused before the capture; without the validation torch_npu itself refuses, so the table is right."""
+    from torchair.runtime.host_work import OF_TORCH_NPU
+
+    call, x = NOT_CAPTURED[name], X.npu()
+    with pytest.raises(Exception, match="GE1058") as caught:
+        compiled(call)(x)
+    text = str(caught.value)
+    assert f"{name}.default: {'; '.join(OF_TORCH_NPU[name])}" in text
+    assert re.search(re.escape(__file__) + r":\d+ in ", text)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=f"GE4005.*{name}"):
+        compiled(call, unsafe_skip_npugraph_capture_validation=True)(x)
+    torch.npu.synchronize()
+
+
+def test_operators_that_no_capture_takes_are_operators_of_the_wheel():
+    from torchair.runtime.host_work import OF_TORCH_NPU
+
+    assert all(hasattr(torch.ops.npu, name) for name in OF_TORCH_NPU)
+
+
+def test_around_an_operator_that_no_capture_takes_both_halves_are_captured(log):
+    """``fallback = "split"``: the silu of torch_npu runs eagerly."""
+    config = torchair.CompilerConfig()
+    config.mode, config.fallback = "npugraph_ex", "split"
+    backend = torchair.get_npu_backend(compiler_config=config)
+    call = torch.compile(lambda x: torch_npu.npu_silu(x * 2) + 1, backend=backend, dynamic=False)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(call(x.npu()).cpu(), F.silu(x * 2) + 1, rtol=1e-4, atol=1e-4)
+    assert log.captures == 2
 
 
 # -- what needs the host, cut out of the graph

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -94,10 +93,21 @@ def test_an_operator_that_fails_names_code_operator_line_and_next_step(end: str)
 @pytest.mark.skipif(
     os.environ.get("TASK_QUEUE_ENABLE") == "2", reason="torch_npu captures nothing at level 2, and says so"
 )
-def test_a_captured_operator_that_fails_names_code_operator_and_line() -> None:
-    compiled = _compiled("reduce-overhead", dynamic=False)
-    with pytest.raises(RuntimeError) as caught:
-        compiled(torch.arange(6.0).npu(), torch.tensor([99]).npu()).cpu()
-    text = str(caught.value)
-    assert "[GE4005] aclnnIndexSelect failed on (f32[6], 0, i64[1])" in text
-    assert re.search(re.escape(__file__) + r":\d+ in ", text)
+@pytest.mark.parametrize("turn", [0, 2])
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_captured_operator_that_fails_names_code_operator_and_the_models_line(
+    turn: int, end: str, dynamic: bool
+) -> None:
+    """In the first run and in a later replay; the next replay has right numbers again."""
+    x, compiled = torch.arange(6.0), _compiled("reduce-overhead", dynamic)
+    for number in range(4):
+        if number != turn:
+            assert compiled(x.npu(), torch.tensor([number]).npu()).cpu().tolist() == [2.0 * number]
+            continue
+        with pytest.raises(RuntimeError) as caught:
+            ENDS[end](compiled(x.npu(), torch.tensor([99]).npu()))
+        text = str(caught.value)
+        assert "[GE4005] aclnnIndexSelect failed on (f32[6], 0, i64[1])" in text
+        assert f"{__file__}:{_taken.__code__.co_firstlineno + 2} in _taken" in text
+        assert text.count("\nNext: ") == 1

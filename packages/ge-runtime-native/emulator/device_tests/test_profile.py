@@ -12,7 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 import torch_npu  # noqa: F401
+from torch.profiler import ProfilerActivity, profile
+
+import torchair
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -63,3 +68,25 @@ def test_tasks_of_captured_graphs(tmp_path):
     for a, b, c in zip(matmul, relu, add, strict=True):
         assert a < b < c
         assert len({rows[i]["Stream ID"] for i in (a, b, c)}) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("mode", "name"), [("max-autotune", "GE graph "), ("npugraph_ex", "replay of ")])
+def test_torch_profiler_has_a_record_of_each_run(mode, name, dynamic):
+    """On the thread that launches; a graph by GE's name of it, a capture by what it was captured of."""
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    torch._dynamo.reset()
+    call = torch.compile(
+        lambda x: torch.relu(x @ x) + 1, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic
+    )
+    x = torch.ones(4, 4).npu()
+    call(x)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        for _ in range(2):
+            call(x)
+    names = [event.name for event in seen.events() if event.name.startswith(("GE graph ", "replay of "))]
+    assert len(names) == 2
+    assert len(set(names)) == 1
+    assert names[0].startswith(name)
+    assert names[0] != name

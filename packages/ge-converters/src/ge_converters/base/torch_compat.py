@@ -30,6 +30,8 @@ _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
+profiling: Final[Callable[[], bool]] = torch._C._autograd._profiler_enabled
+"""Whether ``torch.profiler`` follows this thread; asked in each call, so no function of Python."""
 QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.10"  # with open sizes; repaired since
 
 

@@ -12,6 +12,9 @@ from ge_converters.base.torch_compat import surely
 
 _CAUSAL_MASK: Final = (2048, 2048)  # what the fused operator asks for with sparse_mode 2, whatever the sizes
 
+WHOLE: Final = (torch.ops.aten.index_copy.default,)
+"""What is composed for GE alone: the device's own kernel is one task, and writes in place."""
+
 
 def rules() -> dict[Any, Callable[..., Any]]:
     """For a table of decompositions of programs that a device captures: where its kernel stands in the way.
@@ -24,7 +27,11 @@ def rules() -> dict[Any, Callable[..., Any]]:
         aten._weight_norm.default,
         aten.fill_diagonal_.default,
         aten.flatten_dense_tensors.default,
+        aten.gru.data,
+        aten.gru.input,
         aten.gru_cell.default,
+        aten.lstm.data,
+        aten.lstm.input,
         aten.lstm_cell.default,
     )
     composed = decomposition_rules()

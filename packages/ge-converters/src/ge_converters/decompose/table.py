@@ -16,7 +16,7 @@ from ge_converters.base.device_composites import decomposition_rules
 from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
 from ge_converters.decompose import device_kernels as beside_kernels
 from ge_converters.decompose import flex_attention, formulas, memory_order
-from ge_converters.decompose.formulas import beside_native, chunked_loss, quantized, regions
+from ge_converters.decompose.formulas import beside_native, chunked_loss, other_names, quantized, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
@@ -60,13 +60,16 @@ def decomposition_table(
         _cache.clear()
         known = _cache[key] = _built(used)
     # Registered when they are first called, or as dynamo, torchvision or torch_npu are imported, maybe after the table.
-    late_modules = (chunked_loss, regions, quantized, flex_attention)
+    late_modules = (chunked_loss, regions, quantized, flex_attention, other_names)
     formulas = {op: f for module in late_modules for op, f in module.decompositions().items()}
     late = {op: f for op, f in formulas.items() if not used.layer(op)}
     late |= {op: f for op, f in quantized.beside_converters().items() if used.layer(op) in ("", "built-in")}
     rules = beside_kernels.rules() if device_kernels else decomposition_rules()
     composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
-    return {**known, **late, **composite, **(custom or {})}
+    table = {**known, **late, **composite}
+    for op in beside_kernels.WHOLE if device_kernels else ():
+        table.pop(op, None)
+    return {**table, **(custom or {})}
 
 
 def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition]:

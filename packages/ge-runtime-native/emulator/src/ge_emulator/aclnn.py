@@ -12,7 +12,7 @@ A row names the function, its arguments in C order (``>`` before what it writes)
   ``name.count`` how many members a list has;
 * ``npu:name.overload(self, dim=dim)``: torch_npu's operator as its converter makes it (``converted``), where no single
   GE operator of the embedded engine has the function's meaning;
-* ``py:name``: a function of ``ge_emulator.aclnn_forms`` or ``aclnn_layers``.
+* ``py:name``: a function of ``ge_emulator.aclnn_forms``, ``aclnn_layers`` or ``aclnn_training``.
 
 An operation of ATB is a row of ``native/atb.tsv``: the fields of its parameters and a function of
 ``ge_emulator.atb_forms``, which takes lists ``inputs`` and ``outputs``.
@@ -31,7 +31,17 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn_forms, aclnn_layers, atb_forms, build, callers, converted, fractal, trampolines
+from ge_emulator import (
+    aclnn_forms,
+    aclnn_layers,
+    aclnn_training,
+    atb_forms,
+    build,
+    callers,
+    converted,
+    fractal,
+    trampolines,
+)
 from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
 from ge_emulator.memory import contiguous, strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
@@ -108,7 +118,8 @@ def table() -> dict[str, AclnnRow]:
 
 def python_form(name: str) -> Callable[..., Any]:
     """The function of that name."""
-    return getattr(aclnn_forms, name, None) or getattr(aclnn_layers, name)  # type: ignore[no-any-return]
+    places = (aclnn_forms, aclnn_layers, aclnn_training)
+    return next(getattr(place, name) for place in places if hasattr(place, name))  # type: ignore[no-any-return]
 
 
 def served() -> set[str]:

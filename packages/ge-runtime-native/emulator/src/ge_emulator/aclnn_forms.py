@@ -365,7 +365,7 @@ def foreach_copy(a: Arguments, _: Outputs) -> Any:
 
 def adam_w(a: Arguments, _: Outputs) -> Any:
     """One step of AdamW."""
-    step = float(a["step"].item())
+    step = float(a["step"].item()) + 1  # torch_npu says how many steps there were before
     grad = -a["grad"].float() if a["maximize"] else a["grad"].float()
     var = a["varRef"].float() * (1 - a["lr"] * a["weightDecay"])
     m = a["mRef"].float() * a["beta1"] + grad * (1 - a["beta1"])

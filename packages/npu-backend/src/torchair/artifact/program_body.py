@@ -234,7 +234,7 @@ class _Reader:
             setattr(made, word, self._constants[rest[0]])
             return graph.create_node("get_attr", word, name=name)
         target, args, kwargs, line = rest
-        function = self._function(kind, target)
+        function = self._function(kind, target, str(line))
         known = {a.name for a in operator_of(target)._schema.arguments} if kind != "number" else set()
         if not kwargs.keys() <= known:
             raise ValueError(f"{target[:80]} has no parameter {min(kwargs.keys() - known)[:40]!r}")
@@ -248,7 +248,7 @@ class _Reader:
         node.meta[LINE] = str(line)
         return node
 
-    def _function(self, kind: str, name: Any) -> Callable[..., Any]:
+    def _function(self, kind: str, name: Any, line: str) -> Callable[..., Any]:
         if kind == "number":
             return _NUMBERS[name]
         if kind == "call":
@@ -257,7 +257,7 @@ class _Reader:
         if kind != "task":
             raise ValueError(f"a step of kind {str(kind)[:40]}")
         self.tasks += 1
-        return HostTask(operator_of(name), self._numbers.captor)
+        return HostTask(operator_of(name), self._numbers.captor, line)
 
 
 def _value(encoded: Any, nodes: list[Node]) -> Any:

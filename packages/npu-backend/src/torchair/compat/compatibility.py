@@ -23,7 +23,7 @@ NOTES: Final = (
     ("torch.npu.npugraph_ex.", "torch_npu's own, and stays there; `import npugraph_ex` has this package's"),
     ("torch_npu.", "torch_npu's own, and stays there"),
     ("torchair.npu_fx_compiler._NpuGraphConverter", "accepted: replaced methods are not called, nothing needs repair"),
-    ("torchair.llm_datadist.create_npu_tensors", "on a device; elsewhere GE4031"),
+    ("torchair.llm_datadist.create_npu_tensors", "on a device, emulated ones too; elsewhere GE4031"),
     ("torchair.ops.npu_fused_infer_attention_score", "in graphs only, as there"),
     ("torchair.core._backend.initialize_graph_engine", "nothing to start; options are named in the log"),
     ("torchair._contrib.custom_torch_ops", "an import without effect: these operators are known without it"),

@@ -615,7 +615,7 @@ class Pipeline(FxProgress):
             executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.id, engine)
-            run = records.with_graph_runs(boxed_run(executable, guarded=self.job.guarded), number)
+            run = records.with_graph_runs(boxed_run(executable, guarded=self.job.guarded), number, lowered.graph.name)
             call, source = bind(lowered, run, engine.name, body.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:

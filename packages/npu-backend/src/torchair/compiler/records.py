@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ge_converters.base.torch_compat import profiling
 from torchair.config.log import EVENT_LEVEL, logger
 
 if TYPE_CHECKING:
@@ -79,14 +80,24 @@ def _open(size: Sequence[Any]) -> bool:
     return not all(isinstance(d, int) and d >= 0 for d in size)
 
 
-def with_graph_runs(run: Call, graph_id: int) -> Call:
+def with_graph_runs(run: Call, graph_id: int, name: str) -> Call:
     """A run that tells of itself: INFO that it ran, DEBUG the tensors of the engine, with their addresses.
+
+    ``torch.profiler`` sees it as ``GE graph`` and the name: what a device does later and elsewhere is no part of it.
 
     Args:
         run: A function of a list of inputs, which it empties.
+        name: Of the graph, as GE has it.
     """
+    shown = f"GE graph {name}"
 
     def told(inputs: list[Any]) -> Any:
+        if profiling():
+            with torch.profiler.record_function(shown):
+                return logged(inputs)
+        return logged(inputs) if _native.isEnabledFor(logging.INFO) else run(inputs)
+
+    def logged(inputs: list[Any]) -> Any:
         if not _native.isEnabledFor(logging.INFO):
             return run(inputs)
         detailed = _native.isEnabledFor(logging.DEBUG)

@@ -68,10 +68,9 @@ _CAPTURED_PASSES: Final = frozenset(
 
 _NO_KERNELS: Final = "kernels are compiled by CANN's op_compiler, which is not called"
 _NOT_BUILT: Final = {
-    "disable_static_kernel_compile_cache": _NO_KERNELS,
+    "record_statistics_debug_info": "torch_npu does not document what it records",
     "_vllm_aclnn_static_kernel_sym_index": _NO_KERNELS,
     "_vllm_aclnn_static_kernel_sym_range": _NO_KERNELS,
-    "frozen_parameter": "addresses of parameters are compared before every replay",
 }  # options of captured graphs that no device gets from us
 
 

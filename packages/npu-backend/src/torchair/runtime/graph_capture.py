@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ge_graph.errors import EngineError
+from ge_graph.errors import EngineError, on_purpose
 from torchair.config.log import logger
 from torchair.runtime.host_tasks import NpuTasks, StepNumbers
 
@@ -123,7 +123,10 @@ class NpuGraph:
         self._super_kernels = super_kernels
 
     def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
-        """Record what the program launches; on a device that does not run it."""
+        """Record what the program launches; on a device that does not run it.
+
+        Errors: EngineError GE4005 with operator and line, if an operator cannot be captured.
+        """
         tasks = self._tasks() if numbers.tasks else None
         graph = self._npu.NPUGraph()
         known = inspect.signature(self._npu.graph).parameters
@@ -134,6 +137,15 @@ class NpuGraph:
         try:
             with self._npu.graph(graph, **keywords):
                 results = program(list(inputs))
+        except Exception as error:
+            # the end of a capture that has failed fails too, in the place of what says why
+            if (cause := on_purpose(error)) is not None:
+                raise cause from cause.__cause__
+            raise EngineError(
+                "GE4005",
+                f"the graph cannot be captured: {str(error)[:2000]}",
+                next="run with options={'force_eager': True}, which captures nothing",
+            ) from error
         finally:
             numbers.captor.recorder = None
         if self._super_kernels is not None:
@@ -210,7 +222,14 @@ class _NpuRecording:
     def replay(self, inputs: Sequence[Any], lists: Sequence[Any] = ()) -> Sequence[Any]:
         if self._tasks is not None:
             self._tasks.update(lists)
-        self._graph.replay()
+        try:
+            self._graph.replay()
+        except RuntimeError as error:
+            raise EngineError(
+                "GE4005",
+                f"a captured graph cannot be replayed: {str(error)[:2000]}",
+                next="run with options={'force_eager': True} and ASCEND_LAUNCH_BLOCKING=1, which names what fails",
+            ) from error
         return self._results
 
 

@@ -6,6 +6,7 @@ captured as groups of their own and replaced before a replay; the rest reads a t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from ge_converters.base.torch_compat import real_values
+from ge_graph import escape
+from ge_graph.errors import EngineError, GeError
 from torchair.passes.base import value_of
 from torchair.passes.step_numbers import TASKS, host_lists, is_number, step_inputs
-from torchair.runtime.fx_program import HasGraph, write_program
+from torchair.runtime.fx_program import HasGraph, line_of, write_program
 
 Node: TypeAlias = torch.fx.Node
 
@@ -29,14 +32,19 @@ class TaskRecorder(Protocol):
 
 
 class HostTask:
-    """An operator in a program that is captured as a group of its own, or simply called when nobody captures."""
+    """An operator in a program that is captured as a group of its own, or simply called when nobody captures.
 
-    def __init__(self, target: torch._ops.OpOverload, captor: threading.local) -> None:
+    Args:
+        where: The user's line, empty if none is known.
+    """
+
+    def __init__(self, target: torch._ops.OpOverload, captor: threading.local, where: str) -> None:
         name = target._schema.name.split("::")[1]
         packet = getattr(torch.ops.npu, name)
         self.target, self.out = target, packet.out
         self.workspace = getattr(torch.ops.npu, TASKS[name].workspace).default
         self.lists = TASKS[name].lists
+        self.where = where
         self._captor = captor
         self.__name__ = name
 
@@ -89,7 +97,7 @@ def take_step_numbers(gm: torch.fx.GraphModule) -> tuple[StepNumbers, HasGraph |
     made.values = host_program(part)
     made.tasks = len(tasks)
     for node in tasks:
-        node.target = HostTask(node.target, made.captor)
+        node.target = HostTask(node.target, made.captor, line_of(node))
     for number, node in enumerate(held):
         with graph.inserting_before(_after(inputs)):
             moved = graph.placeholder(f"held_{number}")
@@ -198,18 +206,40 @@ class NpuTasks:
         return tuple(outs)
 
     def update(self, lists: Sequence[Any]) -> None:
-        """Replace the tasks whose lists are others now, and let all of them run in the next replay."""
+        """Replace the tasks whose lists are others now, and let all of them run in the next replay.
+
+        Errors: EngineError GE4005 with the operator and the user's line if one is refused; the next update replaces it.
+        """
         npu, stream = self._npu, self._stream
         stream.wait_stream(npu.current_stream())  # the last replay reads the tasks that are replaced
         with npu.stream(stream):
             for group, new in zip(self._groups, map(dict, lists), strict=True):
                 if new != group.lists:
-                    npu.graph_task_update_begin(stream, group.handle)
-                    group.task.out(*group.args, **{**group.kwargs, **new}, workspace=group.workspace, out=group.outs)
-                    npu.graph_task_update_end(stream)
-                    group.lists = new
+                    self._replace(group, new)
                 group.event.record(stream)
         npu.current_stream().wait_stream(stream)
+
+    def _replace(self, group: _Group, new: dict[str, Any]) -> None:
+        npu, stream = self._npu, self._stream
+        group.lists = None  # what it has is not known until the new task is there
+        npu.graph_task_update_begin(stream, group.handle)
+        try:
+            group.task.out(*group.args, **{**group.kwargs, **new}, workspace=group.workspace, out=group.outs)
+        except Exception as error:
+            with contextlib.suppress(RuntimeError):  # the stream must not stay open; the first error says what it is
+                npu.graph_task_update_end(stream)
+            if isinstance(error, GeError):
+                raise
+            given = ", ".join(f"{name} = {value}" for name, value in new.items())
+            raise EngineError(
+                "GE4005",
+                f"{group.task.target}: its captured task cannot be replaced for {escape.line(given, 300)}: "
+                f"{type(error).__name__}: {str(error)[:500]}",
+                where=group.task.where,
+                next="compare the lists with the operator's documentation",
+            ) from error
+        npu.graph_task_update_end(stream)
+        group.lists = new
 
 
 def _on_meta(value: Any) -> Any:

@@ -21,6 +21,31 @@ _INSTEAD: Final = {
     "nonzero": "keep the mask and write torch.where(mask, a, b)",
     "_local_scalar_dense": "leave the number in a tensor, or pass it as an argument",
 }
+_WAITS: Final = "torch_npu waits for the device in it"
+_OLD: Final = "torch_npu launches it as an operator of the older kind, which it captures nowhere"
+_ONCE: Final = "call it once, before the compiled function, and pass the result"
+OF_TORCH_NPU: Final = {
+    "_npu_format_cast": (_OLD, _ONCE),
+    "npu_bmmV2": (_OLD, "write torch.matmul"),
+    "npu_conv2d": (_OLD, "write torch.nn.functional.conv2d"),
+    "npu_convert_weight_to_int4pack": (_WAITS, _ONCE),
+    "npu_convolution": (_OLD, "write torch.nn.functional.conv2d or conv3d"),
+    "npu_convolution_transpose": (_OLD, "write torch.nn.functional.conv_transpose2d or conv_transpose3d"),
+    "npu_format_cast": (_OLD, _ONCE),
+    "npu_layer_norm_eval": (_OLD, "write torch.nn.functional.layer_norm"),
+    "npu_mla_prolog": (_OLD, "write torch_npu.npu_mla_prolog_v3"),
+    "npu_scaled_masked_softmax": (_OLD, "write torch.softmax((x * scale).masked_fill(mask, -10000.0), -1)"),
+    "npu_sign_bits_unpack": (_OLD, _ONCE),
+    "npu_silu": (_OLD, "write torch.nn.functional.silu"),
+    "npu_silu_backward": (_OLD, "write torch.nn.functional.silu in the forward pass"),
+    "npu_softmax_cross_entropy_with_logits": (_OLD, "write torch.nn.functional.cross_entropy"),
+    "npu_softmax_cross_entropy_with_logits_backward": (_OLD, "write torch.nn.functional.cross_entropy"),
+    "npu_transpose": (_OLD, "write x.permute(dims).contiguous()"),
+}
+"""Operators of which no sample call could be captured, why, and what to write instead.
+
+Source: torch_npu 2.13 on the emulated device, ``tools/captured_tasks.py``.
+"""
 
 
 def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
@@ -50,7 +75,9 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             continue
         name = node.target._schema.name.split("::")[1].rstrip("_")
         instead = _INSTEAD.get(name, "")
-        if _by_mask(node, name) or torch.Tag.dynamic_output_shape in node.target.tags and name != "index":
+        if node.target.namespace == "npu" and name in OF_TORCH_NPU:
+            yield node, "; ".join(OF_TORCH_NPU[name])
+        elif _by_mask(node, name) or torch.Tag.dynamic_output_shape in node.target.tags and name != "index":
             yield node, "how much it does depends on data; " + (instead or "use operators whose sizes are known")
         elif torch.Tag.data_dependent_output in node.target.tags:
             yield node, "the host waits for a value of the device; " + (instead or "leave the value in a tensor")

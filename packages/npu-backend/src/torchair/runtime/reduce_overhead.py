@@ -1,10 +1,10 @@
 """Mode reduce-overhead: the ATen graph as a program, captured once per shape, replayed with static buffers.
 
-Three kinds of inputs (documented for captured graphs): parameters and buffers keep their address; inputs that the graph
-writes are used where they lie and never copied, another address means another capture; all others are copied into
-buffers that belong to the capture. Results lie in memory of the capture. Who drops them before the next run pays
-nothing; what somebody still holds then keeps its numbers, and from there on this capture hands out copies, as it always
-does with ``clone_output``.
+Three kinds of inputs (documented for captured graphs): parameters and buffers keep their address, which is compared
+unless ``frozen_parameter`` promises it; inputs that the graph writes are used where they lie and never copied, another
+address means another capture; all others are copied into buffers that belong to the capture. Results lie in memory of
+the capture. Who drops them before the next run pays nothing; what somebody still holds then keeps its numbers, and from
+there on this capture hands out copies, as it always does with ``clone_output``.
 
 A number that changes in every step and decides no size, such as a position or a length of attention, is no part of what
 tells captures apart: see ``host_tasks``.
@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters.base.torch_compat import tensors_on_memory_of
+from ge_converters.base.torch_compat import profiling, tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import MemoryFacts
@@ -51,6 +51,8 @@ class Switches:
     use_graph_pool: Any = None
     reuse_graph_pool_in_same_fx: bool = True
     capture_error_mode: str = "global"
+    frozen_parameter: bool = False
+    unsafe_skip_npugraph_capture_validation: bool = False
     static_kernel_compile: bool = False
     _aclnn_static_shape_kernel_build_dir: str | None = None
     super_kernel_optimize: bool = False
@@ -109,6 +111,7 @@ class _Entry:
     """One capture.
 
     Attributes:
+        fixed: Parameters and buffers whose address nobody compares (``frozen_parameter``); replays read these.
         copies: Whether results are handed out as copies.
         held: Numbers of the host in device memory, the program's last arguments.
         runs: How often it was replayed.
@@ -117,6 +120,7 @@ class _Entry:
     recording: Recording
     buffers: dict[int, torch.Tensor]
     addresses: dict[int, int] = field(default_factory=dict)
+    fixed: dict[int, torch.Tensor] = field(default_factory=dict)
     copies: bool = False
     held: list[torch.Tensor] = field(default_factory=list)
     runs: int = 0
@@ -159,8 +163,9 @@ def plan_capture(
 
     Errors: EngineError GE1058 if an operator needs the host while a device captures.
     """
-    captured = capture and not Switches.of(options).force_eager
-    if device != "cpu" and captured:
+    switches = Switches.of(options)
+    captured = capture and not switches.force_eager
+    if device != "cpu" and captured and not switches.unsafe_skip_npugraph_capture_validation:
         refuse_host_work(gm, device)
     bare = not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list))
     memory = MemoryFacts(gm.graph)
@@ -290,6 +295,12 @@ class CapturedGraph:
                 self._make_room(mine)
             entry = mine.entries[key] = self._new(mine, args, numbers)
         entry.runs += 1
+        if not profiling():
+            return self._replay(mine, entry, args, lists, numbers)
+        with torch.profiler.record_function(f"replay of {self._title}"):
+            return self._replay(mine, entry, args, lists, numbers)
+
+    def _replay(self, mine: _Captures, entry: _Entry, args: list[Any], lists: Any, numbers: Sequence[Any]) -> Any:
         given = list(args)
         args.clear()
         held = _held(mine)  # before anything is written: a number of the last run may be a result that is held
@@ -340,9 +351,13 @@ class CapturedGraph:
         }
         held = [torch.empty((), dtype=dtype, device=device) for dtype, device in self._plan.numbers.memory]
         bound = [*(buffers.get(i, value) for i, value in enumerate(args)), *_filled(held, numbers)]
-        addresses = {
-            i: value.data_ptr() for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers
+        placed = {i: value for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers}
+        fixed = {
+            i: v.detach()  # the memory, whatever its owner gets as ``data`` later
+            for i, v in placed.items()
+            if self._switches.frozen_parameter and self._plan.kinds[i] == STATIC
         }
+        addresses = {i: value.data_ptr() for i, value in placed.items() if i not in fixed}
         with self._capturing:
             self.captures += 1
             if self._switches.static_kernel_compile:
@@ -352,7 +367,7 @@ class CapturedGraph:
                 mine.capture.describe(self._plan.program, own + bound[len(own) :], folder)
             recording = mine.capture.capture(self._plan.program, bound, self._plan.numbers)
             logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
-        return _Entry(recording, buffers, addresses, copies=self._switches.clone_output, held=held)
+        return _Entry(recording, buffers, addresses, fixed, copies=self._switches.clone_output, held=held)
 
     def _buffer(self, value: torch.Tensor) -> torch.Tensor:
         # without clone_input the first run's tensor is the buffer, and later values are copied into it
@@ -366,10 +381,17 @@ class CapturedGraph:
     @staticmethod
     def _bound(entry: _Entry, args: Sequence[Any]) -> list[Any]:
         bound = list(args)
+        copies: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for i, buffer in entry.buffers.items():
             if buffer.data_ptr() != args[i].data_ptr():
-                buffer.copy_(args[i])
+                to, given = copies.setdefault(buffer.dtype, ([], []))
+                to.append(buffer)
+                given.append(args[i])
             bound[i] = buffer
+        for to, given in copies.values():
+            torch.ops.aten._foreach_copy_.default(to, given)  # a device has one task for all of a type
+        for i, value in entry.fixed.items():
+            bound[i] = value
         return bound
 
     @staticmethod

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.shapes import shape_operand
+from ge_converters.ops.npu.limits import groups_fit
 from ge_converters.ops.npu.mapping import as_declared, emit, given, npu_op, refuse_others
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -71,6 +72,7 @@ def _ends(group_list: Any, kind: int | None) -> Any:
 
 
 @npu_op("npu_grouped_matmul.default", "GroupedMatmul")
+@npu_op("npu_grouped_matmul.List", "GroupedMatmul")
 def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
     """One product a group: of the lists pair by pair, or of ranges of rows of x.
 
@@ -84,6 +86,8 @@ def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
     beside = {"per_token_scale", "group_list_type", "output_dtype", "tuning_config"}
     refuse_others(_MATMUL, values, {*known.split(), *beside}, "GroupedMatmul")
     operands = {port: values.get(port) for port in known.split()}
+    if values.get("group_list_type") in (None, 0) and len(values["x"]) == 1:
+        groups_fit("group_list", values.get("group_list"), values["x"][0])
     operands["group_list"] = _ends(values.get("group_list"), values.get("group_list_type"))
     operands["split_item"] = values.get("split_item") or 0
     operands["act_type"] = values.get("act_type") or None

@@ -42,6 +42,7 @@ class Renamed:
         dtype: Attribute that takes the element type of the first result.
         copies: Ports that the operator overwrites; the torch op does not, so it gets copies.
         codes: For an argument, what GE says for each of its values; another value is refused.
+        limits: Looks at the call's arguments by name and refuses numbers that GE refuses.
     """
 
     op: str
@@ -52,6 +53,7 @@ class Renamed:
     dtype: str = ""
     copies: str = ""
     codes: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    limits: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @lru_cache(maxsize=512)
@@ -170,6 +172,8 @@ def renamed(name: str, row: Renamed) -> Callable[..., Any]:
     def convert(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
         values = given(name, args, keywords)
         refuse_others(name, values, known, row.op)
+        if row.limits is not None:
+            row.limits(values)
         specs = meta_outputs if isinstance(meta_outputs, list) else [meta_outputs]
         defaults = {a.name: a.default_value for a in _arguments(name) if a.name in row.codes and a.has_default_value()}
         values = {**defaults, **values}

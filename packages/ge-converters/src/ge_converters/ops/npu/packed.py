@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.ops.npu.limits import group_size_fits
 from ge_converters.ops.npu.mapping import as_declared, emit, given, npu_op, refuse_others
 from ge_graph import DataType, Tensor, TensorSpec, current_graph
 from ge_graph import ops as ge
@@ -45,6 +46,7 @@ def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keyword
     values = given(_WEIGHT_ONLY, args, keywords)
     ports = "x weight antiquant_scale antiquant_offset quant_scale quant_offset bias antiquant_group_size"
     refuse_others(_WEIGHT_ONLY, values, {*ports.split(), "inner_precise"}, "WeightQuantBatchMatmulV2")
+    group_size_fits(values)
     operands = {port: values.get(port) for port in ports.split()}
     weight = values["weight"]
     if weight.dtype is _D.DT_INT32:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ge_converters.ops.npu.limits import lengths_fit
 from ge_converters.ops.npu.mapping import Renamed, register_rows
 
 _REDUCTION: Final = {0: "none", 1: "mean", 2: "sum"}
@@ -146,6 +147,7 @@ ROWS: Final = {
         _FLASH + "scale_value=scale pre_tockens next_tockens sparse_mode",
         _FLASH_RESULTS,
         idle=_FLASH_IDLE,
+        limits=lengths_fit,
     ),
     "npu_fusion_attention_v2": Renamed(
         "FlashAttentionScore",
@@ -153,6 +155,7 @@ ROWS: Final = {
         "q_start_idx kv_start_idx",
         _FLASH_RESULTS,
         idle=_FLASH_IDLE,
+        limits=lengths_fit,
     ),
     "npu_fusion_attention_grad": Renamed(
         "FlashAttentionScoreGrad", _FLASH_GRAD + "pre_tockens next_tockens", idle=_FLASH_IDLE
@@ -177,12 +180,14 @@ ROWS: Final = {
         "num_key_value_heads scale=softmax_scale pre_tokens next_tokens input_layout sparse_mode block_size "
         "query_quant_mode key_antiquant_mode=key_quant_mode value_antiquant_mode=value_quant_mode inner_precise "
         "softmax_lse_flag=return_softmax_lse",
+        limits=lengths_fit,
     ),
     "npu_prompt_flash_attention": Renamed(
         "PromptFlashAttention",
         "query key value pse_shift atten_mask actual_seq_lengths actual_seq_lengths_kv deq_scale1 quant_scale1 "
         "deq_scale2 quant_scale2 quant_offset2 num_heads scale_value pre_tokens next_tokens input_layout "
         "num_key_value_heads sparse_mode",
+        limits=lengths_fit,
     ),
     "npu_incre_flash_attention": Renamed(
         "IncreFlashAttention",
@@ -198,6 +203,7 @@ ROWS: Final = {
         "key_shared_prefix value_shared_prefix actual_shared_prefix_len query_rope key_rope key_rope_antiquant_scale "
         "num_heads scale pre_tokens next_tokens input_layout num_key_value_heads sparse_mode inner_precise block_size "
         "antiquant_mode key_antiquant_mode value_antiquant_mode softmax_lse_flag",
+        limits=lengths_fit,
     ),
 }
 

@@ -163,6 +163,18 @@ def scaled_masked_softmax(
     return torch.softmax(scores if mask is None else scores.masked_fill(mask.bool(), -10000.0), -1)
 
 
+@kernel("ScaledMaskedSoftmaxGrad", source="derivative of ScaledMaskedSoftmax")
+def scaled_masked_softmax_grad(
+    y_grad: Tensor, y: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False
+) -> Tensor:
+    """Gradient of ScaledMaskedSoftmax by its result: nothing where the mask, or the upper triangle, is true."""
+    dy, p = wide(y_grad), wide(y)
+    dx = (dy - (dy * p).sum(-1, keepdim=True)) * p * scale
+    if fixed_triu_mask:
+        mask = torch.ones(y.shape[-2:], dtype=torch.bool).triu(1)
+    return (dx if mask is None else dx.masked_fill(mask.bool(), 0.0)).to(y.dtype)
+
+
 @kernel("DeepNormGrad", source="derivative of DeepNorm")
 def deep_norm_grad(
     dy: Tensor, x: Tensor, gx: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, *, alpha: float = 0.3

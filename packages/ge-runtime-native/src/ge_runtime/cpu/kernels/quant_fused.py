@@ -161,3 +161,13 @@ def sign_bits_unpack(x: Tensor, *, size: int, dtype: int) -> Tensor:
         raise refused("SignBitsUnpack", f"{x.numel() * 8} bits do not divide by size {size}")
     bits = (x.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
     return (bits.to(torch.int8) * 2 - 1).reshape(size, -1).to(torch_dtype(dtype))
+
+
+@kernel("SignBitsPack", source="torch_npu: npu_sign_bits_pack, documentation")
+def sign_bits_pack(x: Tensor, *, size: int) -> Tensor:
+    """A bit for each element that is not negative, the lowest of a byte first: (size, ceil(n / 8) / size)."""
+    count = -(-x.numel() // 8)
+    if size < 1 or count % size:
+        raise refused("SignBitsPack", f"{count} bytes do not divide by size {size}")
+    bits = torch.nn.functional.pad((x.reshape(-1) >= 0).to(torch.uint8), (0, count * 8 - x.numel())).view(-1, 8)
+    return (bits << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8).view(size, -1)
