@@ -43,8 +43,8 @@ def group_of(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterator[None]:
-    """Inside, the groups of a graph exist: those that torch.distributed does not have are made, with gloo.
+def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float, backend: str = "gloo") -> Iterator[None]:
+    """Inside, the groups of a graph exist: those that torch.distributed does not have are made.
 
     Every process of a group has to come. Processes find each other as torchrun says, by RANK, WORLD_SIZE, MASTER_ADDR
     and MASTER_PORT, where torch.distributed is not initialised already.
@@ -52,6 +52,7 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
     Args:
         groups: Name to its ranks, in order.
         seconds: How long one process waits for another, here and in each collective.
+        backend: Of torch.distributed, for what is made.
 
     Errors: EngineError GE4011 if the processes do not find each other.
     """
@@ -60,7 +61,7 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
     found: dict[str, Any] = {}
     find, own = found.get, not dist.is_initialized()
     try:
-        _make_groups(groups, timedelta(seconds=seconds), found)
+        _make_groups(groups, timedelta(seconds=seconds), backend, found)
         finders.append(find)
         yield
     finally:
@@ -70,19 +71,21 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
             dist.destroy_process_group()
 
 
-def _make_groups(groups: Mapping[str, Sequence[int]], timeout: timedelta, found: dict[str, Any]) -> None:
+def _make_groups(groups: Mapping[str, Sequence[int]], timeout: timedelta, backend: str, found: dict[str, Any]) -> None:
     name = _WORLD
     try:
         if not dist.is_initialized():
             alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            dist.init_process_group("gloo", timeout=timeout, **alone)
+            dist.init_process_group(backend, timeout=timeout, **alone)
         everyone = tuple(range(dist.get_world_size()))
         # in one order on all processes, so that none waits for one that waits for it
         for name, ranks in sorted(groups.items(), key=lambda pair: (tuple(pair[1]), pair[0])):
             if tuple(ranks) == everyone:
                 found[name] = dist.group.WORLD
             elif _ranks_of(name) != tuple(ranks):
-                found[name] = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+                found[name] = dist.new_group(
+                    list(ranks), timeout=timeout, backend=backend, use_local_synchronization=True
+                )
     except (RuntimeError, ValueError) as error:
         raise errors.no_group(name, f"it cannot be made: {error}") from error
 
@@ -93,6 +96,48 @@ def _ranks_of(name: str) -> tuple[int, ...] | None:
         return tuple(dist.get_process_group_ranks(torch_compat.process_group(name)))
     except (RuntimeError, ValueError, KeyError):
         return None
+
+
+def entered(name: str, what: str) -> Any:
+    """The group of a collective, once it is clear that no rank there already brings something else to it.
+
+    gloo ends a process that gets more bytes than it waits for. So each rank tells what it brings, by the store that
+    torch.distributed met in, before it looks at what the others tell: of two that differ, the later one sees it. Ranks
+    that are at another collective of the group, and those that run it in eager mode, are not compared.
+
+    Args:
+        name: Of the group.
+        what: Operator, type and sizes, equal on all ranks.
+
+    Raises:
+        EngineError: GE4011 if there is no such group.
+        RuntimeError: If a rank brings something else.
+    """
+    group = group_of(name)
+    if not isinstance(group, dist.ProcessGroup) or group.size() < 2 or dist.get_backend(group) != "gloo":
+        return group  # what hccl and others do themselves
+    here = f"{torch_compat.collectives_so_far(group)} "
+    keys = {rank: f"torchair_brings/{group.group_name}/{rank}" for rank in dist.get_process_group_ranks(group)}
+    try:
+        store = torch_compat.default_store()
+        store.set(keys.pop(dist.get_rank()), here + what)
+        told = _told(store, keys)
+    except (RuntimeError, ValueError):  # the process that kept the store has ended, which is no fault of this group
+        return group
+    for rank, text in told.items():
+        if text.startswith(here) and text != here + what:
+            raise RuntimeError(f"rank {rank} brings {escape.line(text[len(here) :][:_LONGEST])}, this rank {what}")
+    return group
+
+
+def _told(store: Any, keys: Mapping[int, str]) -> dict[int, str]:
+    """What ranks have told, without waiting for any."""
+    names = list(keys.values())
+    if not store.check(names):
+        keys = {rank: key for rank, key in keys.items() if store.check([key])}
+        names = list(keys.values())
+    texts = store.multi_get(names) if names and store.has_extended_api() else map(store.get, names)
+    return {rank: text.decode(errors="replace") for rank, text in zip(keys, texts)}
 
 
 def others_say(name: str, where: str) -> str:
