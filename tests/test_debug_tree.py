@@ -253,7 +253,7 @@ def test_two_processes_in_one_folder(tmp_path):
         for _ in range(50):
             run(torch.ones(2))
     """
-    programs = [warm.Program("-c", textwrap.dedent(code), cwd=tmp_path) for _ in range(2)]
+    programs = [warm.Fork("-c", textwrap.dedent(code), cwd=tmp_path) for _ in range(2)]
     assert [p.end().returncode for p in programs] == [0, 0]
     assert len(list(tmp_path.glob("summary_*.csv"))) == 2
     files = list(tmp_path.rglob("*.npy"))

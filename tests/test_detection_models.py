@@ -52,6 +52,7 @@ def yolos():
     return hf.YolosForObjectDetection(config)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "dynamic"),
@@ -67,6 +68,7 @@ def test_detection(make, dynamic):
         torch.testing.assert_close(got[key], want[key], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_audio_codec():
     torch.manual_seed(0)

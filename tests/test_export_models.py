@@ -405,7 +405,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_several_ranks(tmp_path):
-    running = [warm.Program("-c", RANK, str(r), tmp_path) for r in range(2)]
+    running = [warm.Fork("-c", RANK, str(r), tmp_path) for r in range(2)]
     assert [p.end().returncode for p in running] == [0, 0]
     found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert found - {"rendezvous"} == {

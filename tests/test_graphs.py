@@ -27,6 +27,7 @@ def test_fused_operators_do_not_depend_on_whether_sizes_are_known(model):
     assert CELLS[model, "static"][6] == CELLS[model, "dynamic"][6]
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["static", "dynamic"])
 @pytest.mark.parametrize("model", ["llama2", "mixtral"])

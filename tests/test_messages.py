@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from ge_graph import messages
 from tools import messages as sources
 
@@ -9,9 +11,14 @@ _COMMAND = re.compile(r"pip install|--|options=|[\w.]+\(")  # to be typed as it 
 _PLURALS = {("GE3040", "{problems} place{value} cannot be read:\n{listing}"): {"value"}}  # Chinese has none
 
 
-def test_every_text_and_every_code_has_its_chinese():
+@pytest.fixture(scope="module")
+def found():
+    return sources.texts()
+
+
+def test_every_text_and_every_code_has_its_chinese(found):
     """Read from the source of the packages: a changed text lacks its row, and its old row is left over."""
-    wanted = {*sources.texts(), *((code, "") for code in sources.codes())}
+    wanted = {*found, *((code, "") for code in sources.codes())}
     have = set(messages.rows("zh"))
     assert sorted(wanted - have) == [], "python -m tools.messages lists the rows to be added"
     assert sorted(have - wanted) == []
@@ -27,9 +34,8 @@ def test_a_translation_has_the_values_of_its_english_and_is_none():
             assert re.search(r"[\u4e00-\u9fff]", chinese), (code, english)
 
 
-def test_the_table_finds_texts_of_the_source():
+def test_the_table_finds_texts_of_the_source(found):
     """The reading of the sources sees plain texts, texts of helpers, next steps by code, and the help of commands."""
-    found = sources.texts()
     assert ("GE3019", "GE has no operator '{name}'") in found
     assert ("GE5023", "has {st_size} bytes, not {size}") in found
     assert ("GE4024", "pass weights as inputs, or save the model with tair_export, which puts them into files") in found

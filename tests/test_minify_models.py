@@ -101,6 +101,7 @@ def test_some_faults():
     assert len(none) <= 3
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_a_hundred_and_twenty_faults():
     """At most 5 of 100 keep more than five operators."""

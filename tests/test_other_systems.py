@@ -21,6 +21,7 @@ def keys(tmp_path_factory):
     return [str(root / "private"), str(root / "public")]
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks for open files as Linux shows them")
 @pytest.mark.parametrize("system", ["windows", "macos"])

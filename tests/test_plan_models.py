@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from ge_converters.base.torch_compat import real_values
 from ge_converters.conversion import convert_graph
 from ge_emulator.account import Account
-from ge_emulator.graphs import Compiled
+from ge_emulator.graphs import CompiledGraph
 from ge_graph import Graph, passes
 from ge_graph.cost import Memory, Shapes, bind, chips, measured, time, work
 from tair_debug import plan, plan_request, tracing
@@ -162,6 +162,7 @@ def test_operations_forward_are_torchs_as_a_whole_and_by_module(name: str) -> No
         assert mine == sum(counts.values()), module
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BACKWARD)
 def test_operations_of_a_training_step_are_torchs(name: str) -> None:
@@ -231,6 +232,7 @@ MEMORY = (
 )
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_peak_is_what_the_emulators_allocator_sees(name: str) -> None:
@@ -250,7 +252,7 @@ def test_the_peak_is_what_the_emulators_allocator_sees(name: str) -> None:
             tensors = [v.clone() if isinstance(v, torch.Tensor) else torch.tensor(v) for v in values]
             shapes = Shapes(lowered.graph, bind(lowered.graph, [tuple(t.shape) for t in tensors]))
             account = Account(shapes.bytes)
-            account.run(Compiled(lowered.graph, {}).program, tensors)
+            account.run(CompiledGraph(lowered.graph, {}).program, tensors)
             made = memory.at(shapes)
             peaks.append((account.peak, made.peak, made.packed, [t.node.op for t in made.unknown]))
             return gm(*args)

@@ -157,7 +157,7 @@ def test_every_call_returns_the_memory_that_it_wrote(view, dynamic, cached, tmp_
 def test_parts_lie_in_the_memory_of_their_whole(op, args):
     import operator
 
-    from torchair.passes.memory import Memory
+    from torchair.passes.memory import MemoryFacts
 
     packet, overload = op.split(".")
     graph = torch.fx.Graph()
@@ -165,7 +165,7 @@ def test_parts_lie_in_the_memory_of_their_whole(op, args):
     parts = graph.call_function(getattr(getattr(torch.ops.aten, packet), overload), (whole, *args))
     one = graph.call_function(operator.getitem, (parts, 0))
     graph.output((one,))
-    assert Memory(graph).given(one) is not op.startswith("unsafe")
+    assert MemoryFacts(graph).given(one) is not op.startswith("unsafe")
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def started(folder, count, *arguments, **variables):
     """``tair-run`` in each of ``count`` processes, with torchrun's variables."""
     common = variables_of(count)
     return [
-        warm.Program("-c", RUN, *arguments, cwd=folder, env={**os.environ, **common, "RANK": str(r), **variables})
+        warm.Fork("-c", RUN, *arguments, cwd=folder, env={**os.environ, **common, "RANK": str(r), **variables})
         for r in range(count)
     ]
 
@@ -209,6 +209,7 @@ def test_devices_under_torchrun(tmp_path):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_devices_whose_processes_do_not_come(tmp_path, host):
     """One that never starts: the other says which, within the time given."""

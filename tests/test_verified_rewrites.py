@@ -13,7 +13,7 @@ import torchair
 from tools import models
 from tools.fuzz.compare import check
 from tools.fuzz.program import draw, read
-from torchair.passes.proofs import Watch, tolerances
+from torchair.passes.proofs import RewriteWatch, tolerances
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"  # as `make rewrites` sets it: every model in each way
@@ -124,7 +124,7 @@ twice = torch.ops.without_kernel.twice.default
 def reads_another(fn, size):
     """What is left open if the operand of a graph's first node is made anew, by the same operator."""
     gm = make_fx(fn, tracing_mode="fake")(torch.empty(size).expand(2, *size))
-    watch, node = Watch(), next(n for n in gm.graph.nodes if n.op == "call_function")
+    watch, node = RewriteWatch(), next(n for n in gm.graph.nodes if n.op == "call_function")
     with watch.fx_pass("again", gm), gm.graph.inserting_after(node):
         other = gm.graph.call_function(node.target, node.args)
         node.replace_all_uses_with(other)

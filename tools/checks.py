@@ -68,6 +68,27 @@ def formatter_decides(root: Path = ROOT) -> list[str]:
     return [line for line in listed.stdout.splitlines() if line.partition(":")[0] not in TABLES]
 
 
+# A class of the same name as another one, and why that is one word.
+SAME_NAME = {
+    "Tensor": "users write ge.Tensor; the name of the graph's own for annotations",
+    "DataType": "users write ge.DataType; the graph's own with more spellings",
+}
+
+
+def one_word_one_class(root: Path = ROOT) -> list[str]:
+    """Public classes whose name another module has given to something else."""
+    places: dict[str, list[str]] = {}
+    for path in sorted([*root.glob("packages/**/src/**/*.py"), *root.glob("testing/src/**/*.py")]):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(root).as_posix()}:{node.lineno}")
+    return [
+        f"{name}: {', '.join(where)}; one word means one thing"
+        for name, where in places.items()
+        if len(where) > 1 and name not in SAME_NAME
+    ]
+
+
 # Where text or trees become code, and why that is safe; nothing else under packages/*/src may do it.
 COMPILES = {
     "packages/ge-graph/src/ge_graph/program.py": "trees of integers and our own names, each construct checked",
@@ -124,6 +145,7 @@ def main() -> None:
         ("sizes", file_sizes),
         ("compiled", compiled_text),
         ("formatter", formatter_decides),
+        ("words", one_word_one_class),
     ):
         if options.only and options.only != name:
             continue

@@ -134,7 +134,7 @@ def test_processes_that_start_at_once_share_a_folder(tmp_path):
         )
     )
     environment = {**os.environ, "TORCHAIR_CACHE_DIR": str(tmp_path / "c")}
-    for program in [warm.Program(script, env=environment) for _ in range(2)]:
+    for program in [warm.Fork(script, env=environment) for _ in range(2)]:
         done = program.end()
         assert done.returncode == 0, done.stderr
         assert "cannot" not in done.stderr

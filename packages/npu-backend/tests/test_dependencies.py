@@ -14,7 +14,7 @@ from tair_export.ranks import Rank
 from tair_testing import warm
 from torchair.artifact import dependencies
 from torchair.artifact.content import Unknowable
-from torchair.artifact.dependencies import ROWS, Method, Subject, key
+from torchair.artifact.dependencies import ROWS, GraphToKeep, Method, key
 from torchair.passes import patterns
 
 
@@ -35,7 +35,7 @@ def graph(function):
 
 def subject(**changes):
     model = Net()
-    known = Subject(
+    known = GraphToKeep(
         torchair.CompilerConfig(),
         graph(lambda x: torch.relu(x)),
         [torch.ones(2)],
@@ -163,7 +163,7 @@ def test_what_makes_no_difference_is_the_same_key():
 
 
 def test_a_graph_that_is_traced_already_does_not_depend_on_how():
-    names = key(Subject(torchair.CompilerConfig(), graph=graph(lambda x: torch.relu(x)))).keys()
+    names = key(GraphToKeep(torchair.CompilerConfig(), graph=graph(lambda x: torch.relu(x)))).keys()
     assert "graph" in names
     assert not names & {"state", "decompositions", "torch decompositions", "AOTAutograd", "inputs", "source"}
 

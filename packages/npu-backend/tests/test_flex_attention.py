@@ -92,6 +92,7 @@ def operands(dtype=torch.float32, batch=2, queries=QUERIES, keys=KEYS):
     return tuple(torch.randn(batch, HEADS, n, WIDTH).to(dtype) for n in (queries, keys, keys))
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.parametrize("case", FUSED)
 def test_a_mask_and_a_bias_are_operands_of_one_operator(case, recording):
     x = operands()
@@ -114,6 +115,7 @@ def test_other_functions_stand_between_the_products(case, recording):
     assert "FlashAttentionScore" not in [n.op for n in seen.last_graph().nodes]
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("case", ["causal", "alibi", "rows without keys", "grouped", "softcap"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types(case, dtype):

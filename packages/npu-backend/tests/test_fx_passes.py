@@ -10,7 +10,7 @@ import torchair
 from torchair.config.compiler_config import CompilerConfig
 from torchair.passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED
 from torchair.passes.cats import RemoveCats, out_form
-from torchair.passes.memory import Memory
+from torchair.passes.memory import MemoryFacts
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form, writing_form
 from torchair.passes.rms_norm import FuseRmsNorm
@@ -157,8 +157,8 @@ def _facts_asked(monkeypatch, make, run, count):
     make(graph, count)
     asked = []
     for name in ("__init__", "join", "roots"):
-        plain = getattr(Memory, name)
-        monkeypatch.setattr(Memory, name, lambda *a, plain=plain, **k: (asked.append(1), plain(*a, **k))[1])
+        plain = getattr(MemoryFacts, name)
+        monkeypatch.setattr(MemoryFacts, name, lambda *a, plain=plain, **k: (asked.append(1), plain(*a, **k))[1])
     edits = run(torch.fx.GraphModule(torch.nn.Module(), graph))
     monkeypatch.undo()
     return len(asked), edits

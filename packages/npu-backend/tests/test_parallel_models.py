@@ -178,6 +178,7 @@ def saved_graphs():
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):

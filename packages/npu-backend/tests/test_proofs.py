@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from torchair.passes import npu_patterns, patterns
 from torchair.passes.custom import PassError
-from torchair.passes.proofs import Watch, fx, samples
+from torchair.passes.proofs import RewriteWatch, fx, samples
 from torchair.passes.proofs.tolerances import EXACT
 
 aten = torch.ops.aten
@@ -135,7 +135,7 @@ def test_a_right_claim_does_not_stand_for_a_wrong_one_of_the_same_form():
     """The second operand of the product becomes another value that is made in the same way, of another input."""
     gm = make_fx(lambda x, y: (x.sin().exp(), x.sin() * y.sin()), tracing_mode="fake")(*two)
     first, product = (next(n for n in gm.graph.nodes if n.target is op) for op in (aten.sin.default, aten.mul.Tensor))
-    watch = Watch()
+    watch = RewriteWatch()
     with watch.fx_pass("right", gm):
         product.args = (first, product.args[1])
     wrong = pytest.raises(PassError, match="GE1025.*sin.default in the place of aten.sin.default")
@@ -146,7 +146,7 @@ def test_a_right_claim_does_not_stand_for_a_wrong_one_of_the_same_form():
 def test_a_memo_lives_as_long_as_the_compilation():
     gm = make_fx(lambda x, y: x.sin() * y.sin(), tracing_mode="fake")(*two)
     product = next(n for n in gm.graph.nodes if n.target is aten.mul.Tensor)
-    first, second = Watch(), Watch()
+    first, second = RewriteWatch(), RewriteWatch()
     with first.fx_pass("turned", gm):
         product.args = product.args[::-1]
     assert first._known

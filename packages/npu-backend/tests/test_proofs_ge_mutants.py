@@ -18,7 +18,7 @@ from ge_graph.printer import to_text
 from ge_runtime.cpu import CpuEngine
 from torchair.compiler.pipeline import prepare_graph
 from torchair.passes.custom import PassError
-from torchair.passes.proofs import Watch
+from torchair.passes.proofs import RewriteWatch
 
 F = torch.nn.functional
 
@@ -153,7 +153,7 @@ def mutate(name, rng):
     gm, lowered, data = traced(name)
     graph = serde.from_bytes(data)
     chosen, outcome = rng.choice(at_work(name)), None
-    watch = Watch()
+    watch = RewriteWatch()
     watch.graph_lowered(gm, replace(lowered, graph=graph))
 
     @contextmanager
@@ -188,6 +188,7 @@ def mutate(name, rng):
     return outcome
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_random_mistakes_are_caught():
     rng, found = random.Random(0), set()

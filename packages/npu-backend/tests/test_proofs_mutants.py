@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.passes.arguments import spelled
 from torchair.passes.custom import PassError
-from torchair.passes.proofs import Watch
+from torchair.passes.proofs import RewriteWatch
 
 aten = torch.ops.aten
 F = torch.nn.functional
@@ -114,9 +114,9 @@ def mutate(gm, rng):
 
 
 def _judged(gm, node, what, arguments, before):
-    with Watch().fx_pass("right", gm):
+    with RewriteWatch().fx_pass("right", gm):
         pass  # nothing was changed: no alarm
-    watch = Watch().fx_pass("FusePatterns", gm)  # which may round otherwise
+    watch = RewriteWatch().fx_pass("FusePatterns", gm)  # which may round otherwise
     watch.__enter__()
     if arguments is None:
         node.replace_all_uses_with(node.args[0])
@@ -135,6 +135,7 @@ def _judged(gm, node, what, arguments, before):
     return what, False, f"{node.format_node()} -> {arguments}"
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_random_mistakes_are_caught():
     rng, found = random.Random(0), []

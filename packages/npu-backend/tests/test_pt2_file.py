@@ -109,6 +109,7 @@ def equal(got, want):
             assert a == b
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("dynamic", [False, True], ids=("static", "dynamic"))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_from_a_file_equals_eager(name, dynamic, tmp_path):

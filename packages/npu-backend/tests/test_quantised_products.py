@@ -73,6 +73,7 @@ def test_one_product_of_int8_values(layer, lead):
     torch.testing.assert_close(gm(*args), layer(*args), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_compiled(layer, dynamic):

@@ -109,6 +109,7 @@ STRIDES = {
 }
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", STRIDES)

@@ -140,10 +140,10 @@ def test_a_terminal_obeys_nothing(text):
 def test_the_result_of_a_comparison(text, capsys):
     from tair_debug import terminal
     from tair_debug.compare import Comparison, ComparisonRow
-    from tair_debug.cut import Refused
+    from tair_debug.cut import RefusedCall
 
     bad = ComparisonRow(text, text, text, 0, text, text, text, text, Measure(False, 1.0, why=text))
-    refused = Refused(text, text, text, text, text)
+    refused = RefusedCall(text, text, text, text, text)
     for result in (Comparison([bad, bad], saved=(text,), report=text), Comparison(totals=[bad], refused=[refused])):
         terminal.put(result.parts(terminal.Detail(every=True)), terminal.console())
         assert not UNSHOWN.search(str(result))

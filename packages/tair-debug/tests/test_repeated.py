@@ -342,6 +342,7 @@ def gemma(): return t.Gemma2ForCausalLM(t.Gemma2Config(num_key_value_heads=2, he
 """
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "equal"),

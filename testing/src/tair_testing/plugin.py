@@ -22,6 +22,7 @@ os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 VERIFY = "TAIR_VERIFY_REWRITES"
 MARKERS = (
     "slow: over a second; left out of `make quick`",
+    "night(rows=0): proves on more what other tests prove, and runs under TAIR_NIGHT=1; else every so many-th row does",
     "npu: needs a device",
     "unverified: a rule here changes numbers on purpose, or options are looked at: debug.verify_rewrites stays off",
 )
@@ -104,13 +105,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the rows between; tests with few rows run whole."""
+    """Leave out what the night runs, and the rows between; tests with few rows run whole."""
     step = config.getoption("--rows-of")
-    if step <= 1:
-        return
+    named = any("::" in argument for argument in config.args)  # who names a test gets it
+    night = bool(os.environ.get("TAIR_NIGHT")) or named
     tables: dict[str, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
         tables[item.nodeid.partition("[")[0]].append(item)
-    kept = {i for rows in tables.values() for i in (rows if len(rows) <= FEW else rows[::step])}
+    kept = set()
+    for rows in tables.values():
+        mark = rows[0].get_closest_marker("night")
+        if mark is not None and not night:
+            rows = rows[:: mark.kwargs["rows"]] if mark.kwargs else []
+        kept |= set(rows if step <= 1 or len(rows) <= FEW else rows[::step])
     config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = [i for i in items if i in kept]

@@ -26,7 +26,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(LOADED)
 
 
-class Program:
+class Fork:
     """``python ARGUMENTS`` as a fork: a script, ``-c`` and text, or ``-m`` and a module, with arguments for it.
 
     Args:
@@ -67,7 +67,7 @@ def run(
     *arguments: str | Path, cwd: str | Path | None = None, env: Mapping[str, str] | None = None, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """One program from start to end; AssertionError with what it wrote if it fails and ``check`` is set."""
-    done = Program(*arguments, cwd=cwd, env=env).end()
+    done = Fork(*arguments, cwd=cwd, env=env).end()
     assert not check or done.returncode == 0, f"{done.args}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
     return done
 

@@ -10,7 +10,7 @@ import torch
 
 from ge_emulator import graphs
 from ge_emulator.account import Account
-from ge_emulator.graphs import Compiled
+from ge_emulator.graphs import CompiledGraph
 from ge_graph import DataType, Graph, building, ops
 from ge_graph.attrs import Attr, Kind
 from ge_graph.ir import Tensor
@@ -25,7 +25,7 @@ def _input(graph: Graph, index: int = 0) -> Tensor:
 
 def _peak(graph: Graph, *inputs: torch.Tensor) -> int:
     account = Account()
-    results = account.run(Compiled(graph, {}).program, list(inputs))
+    results = account.run(CompiledGraph(graph, {}).program, list(inputs))
     assert account.live == sum(SIZE for _ in results)
     del results
     return account.peak
@@ -76,7 +76,7 @@ def test_a_variable_names_the_file_for_the_peaks_of_runs(tmp_path: Path, monkeyp
     with building(graph):
         x = _input(graph)
         graph.outputs = [ops.Add(ops.Relu(x), ops.Abs(x))]
-    compiled, value = Compiled(graph, {}), torch.randn(64, 64)
+    compiled, value = CompiledGraph(graph, {}), torch.randn(64, 64)
     plain = graphs._computed(compiled, [value])
     monkeypatch.setenv("TAIR_EMULATOR_MEMORY", str(tmp_path / "peaks"))
     for _ in range(2):

@@ -45,7 +45,7 @@ def handed_over(name: str) -> Graph | None:
     return next((graph for graph in reversed(_handed) if graph.name == name), None)
 
 
-class InputRule:
+class DataRule:
     """What a Data node accepts.
 
     Attributes:

@@ -42,7 +42,7 @@ from ge_runtime.cann.session import named_device
 from ge_runtime.device_graphs import (
     ALWAYS,
     MAX_MODEL_BYTES,
-    InputRule,
+    DataRule,
     SameInputs,
     WholeGraph,
     check_cores,
@@ -251,7 +251,7 @@ class TorchNpuExecutable(WholeGraph):
 
     def __init__(self, graph: Graph, levels: Mapping[Any, Mapping[str, str]], process: _Process) -> None:
         self._graph, self._process = graph, process
-        self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
+        self._rules = [DataRule(i, node) for i, node in enumerate(graph.inputs)]
         self._types = [getattr(torch, r.dtype.torch_name or "", None) for r in self._rules]
         self._sizes = [_fixed(r.shape) for r in self._rules]
         self._written = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
@@ -421,13 +421,13 @@ class TorchNpuExecutable(WholeGraph):
             raise
         return list(results)
 
-    def _dense(self, rule: InputRule, value: torch.Tensor) -> torch.Tensor:
+    def _dense(self, rule: DataRule, value: torch.Tensor) -> torch.Tensor:
         """A copy that GE can read."""
         if rule.index in self._copies:
             return self._copies.of(rule, value)
         return value.detach().to("npu" if rule.shape != () else value.device).contiguous()
 
-    def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:
+    def _adopt(self, rule: DataRule, value: Any) -> torch.Tensor:
         if isinstance(value, (bool, int, float)) and rule.shape == ():
             number = torch.tensor([value], dtype=self._types[rule.index])
             return self._copies.of(rule, number) if rule.index in self._copies else number

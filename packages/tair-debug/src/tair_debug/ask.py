@@ -282,7 +282,7 @@ def check_of(
     place = None if cann is None else Path(cann)
     facts = kernels.facts(place)
     oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
-    refused: list[cut.Refused] = []
+    refused: list[cut.RefusedCall] = []
     with tracing.stops() as stops:
         graphs_for, count = _graphs_of(subject, refused, backward, dynamic, fake)
     reports = []
@@ -293,7 +293,7 @@ def check_of(
 
 
 def _graphs_of(
-    subject: Subject | Graph, refused: list[cut.Refused], backward: bool, dynamic: bool, fake: bool
+    subject: Subject | Graph, refused: list[cut.RefusedCall], backward: bool, dynamic: bool, fake: bool
 ) -> tuple[Callable[[Oracle | None], tracing.Formed], int]:
     """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes.
 

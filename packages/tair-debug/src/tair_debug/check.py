@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ge_graph.passes import Choice
-    from tair_debug.cut import Refused
+    from tair_debug.cut import RefusedCall
     from tair_debug.terminal import Part
 
 WORDS: Final = {
@@ -194,7 +194,7 @@ class Checks(Answer):
     reports: list[CheckReport]
     named: bool = True
     strict: bool = False
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedCall] = field(default_factory=list)
     written: str | None = None
     graphs: int = 1
     stops: Stops = field(default_factory=Stops)

@@ -27,7 +27,7 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
-from tair_debug.cut import Cut, Refused, cut
+from tair_debug.cut import Cut, RefusedCall, cut
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
@@ -117,7 +117,7 @@ class Comparison(Answer):
     notes: list[str] = field(default_factory=list)
     saved: tuple[str, ...] = ()
     totals: list[ComparisonRow] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedCall] = field(default_factory=list)
     report: Path | None = None
     graphs: list[str] = field(default_factory=list)
 

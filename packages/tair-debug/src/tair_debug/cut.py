@@ -17,7 +17,7 @@ from tair_debug.stepwise import Stepwise, Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCall:
     """A call that cannot be converted.
 
     Attributes:
@@ -54,7 +54,7 @@ class Cut:
 
     gm: torch.fx.GraphModule
     calls: tuple[torch.fx.Node, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedCall, ...]
 
     def values(self, whole: torch.fx.GraphModule, args: Sequence[Any]) -> list[Any]:
         """What the refused calls give when the whole graph runs eagerly."""
@@ -86,8 +86,8 @@ def cut(gm: torch.fx.GraphModule) -> Cut:
     return Cut(torch.fx.GraphModule(gm, graph), tuple(calls), refused)
 
 
-def _refused(node: torch.fx.Node, reason: str) -> Refused:
-    return Refused(node.name, target_text(node.target), reason, *user_frame(node))
+def _refused(node: torch.fx.Node, reason: str) -> RefusedCall:
+    return RefusedCall(node.name, target_text(node.target), reason, *user_frame(node))
 
 
 def _values(node: torch.fx.Node) -> Sequence[torch.fx.Node]:

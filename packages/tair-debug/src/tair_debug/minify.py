@@ -40,7 +40,7 @@ _SMALL: Final = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CaseFault:
     """What is wrong with a program.
 
     Attributes:
@@ -55,13 +55,13 @@ class Fault:
     said: str = ""
     node: str = ""
 
-    def same(self, other: Fault | None) -> bool:
+    def same(self, other: CaseFault | None) -> bool:
         """Whether another program has this fault."""
         return other is not None and (self.kind, self.what) == (other.kind, other.what)
 
 
 @dataclass
-class Program:
+class FedGraph:
     """An ATen graph with the values of its inputs."""
 
     gm: torch.fx.GraphModule
@@ -87,8 +87,8 @@ class Minified(Answer):
     """
 
     name: str
-    fault: Fault | None
-    program: Program | None = None
+    fault: CaseFault | None
+    program: FedGraph | None = None
     before: int = 0
     valued: list[int] = field(default_factory=list)
     written: list[Path] = field(default_factory=list)
@@ -150,7 +150,7 @@ def minify(
     """
     runner = work.engine(engine) if isinstance(engine, str) else engine
 
-    def fault_of(program: Program) -> Fault | None:
+    def fault_of(program: FedGraph) -> CaseFault | None:
         return _fault_of(program, runner, tolerance)
 
     for program in _graphs(subject, backward, dynamic):
@@ -163,13 +163,13 @@ def minify(
     return Minified(subject.name, None)
 
 
-def _graphs(subject: Subject, backward: bool, dynamic: bool) -> list[Program]:
-    found: list[Program] = []
+def _graphs(subject: Subject, backward: bool, dynamic: bool) -> list[FedGraph]:
+    found: list[FedGraph] = []
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             with real_values():
-                found.append(Program(gm, [a.clone() if isinstance(a, torch.Tensor) else a for a in args]))
+                found.append(FedGraph(gm, [a.clone() if isinstance(a, torch.Tensor) else a for a in args]))
                 return torch.fx.Interpreter(gm).run(*args)
 
         return run
@@ -182,13 +182,13 @@ def _graphs(subject: Subject, backward: bool, dynamic: bool) -> list[Program]:
 # --- is it still there? ----------------------------------------------------------------------------------------------
 
 
-def _fault_of(program: Program, engine: Any, tolerance: Tolerance) -> Fault | None:
+def _fault_of(program: FedGraph, engine: Any, tolerance: Tolerance) -> CaseFault | None:
     """The fault of a program; of several the first."""
     refused = next(iter(problems(program.gm).items()), None)
     if refused is not None:
         node, reason = refused
         target = target_text(node.target)
-        return Fault("refused", target, f"{target} cannot be converted: {reason}", node.name)
+        return CaseFault("refused", target, f"{target} cannot be converted: {reason}", node.name)
     rows: list[work.ComparisonRow] = []
     try:
         pair = work.SideBySide(
@@ -198,18 +198,18 @@ def _fault_of(program: Program, engine: Any, tolerance: Tolerance) -> Fault | No
     except Exception as error:  # noqa: BLE001 - an error of any kind is what is looked for
         ours = on_purpose(error)
         code = type(error).__name__ if ours is None else ours.code
-        return Fault("error", code, escape.line(f"{code}: {ours.what if ours is not None else error}", 300))
+        return CaseFault("error", code, escape.line(f"{code}: {ours.what if ours is not None else error}", 300))
     row = next((r for r in rows if r.wrong), None)
     if row is None:
         return None
     said = f"{row.target or 'a result'} differs from eager ({row.numbers()})"
-    return Fault("wrong", row.target, said, row.fx)
+    return CaseFault("wrong", row.target, said, row.fx)
 
 
 # --- fewer operators -------------------------------------------------------------------------------------------------
 
 
-def _shrunk(program: Program, fault: Fault, fault_of: Callable[[Program], Fault | None]) -> Program:
+def _shrunk(program: FedGraph, fault: CaseFault, fault_of: Callable[[FedGraph], CaseFault | None]) -> FedGraph:
     """The fewest operators that have the fault; the values before them are inputs."""
     nodes = [n for n in program.gm.graph.nodes if n.op == "call_function"]
     chosen = _around(program, fault, fault_of) or nodes
@@ -225,7 +225,9 @@ def _shrunk(program: Program, fault: Fault, fault_of: Callable[[Program], Fault 
         chosen, size = kept, max(1, min(size // 2, len(kept) // 2))
 
 
-def _around(program: Program, fault: Fault, fault_of: Callable[[Program], Fault | None]) -> list[torch.fx.Node] | None:
+def _around(
+    program: FedGraph, fault: CaseFault, fault_of: Callable[[FedGraph], CaseFault | None]
+) -> list[torch.fx.Node] | None:
     """The node that shows the fault with so many of its producers that the fault is there."""
     order = [n for n in program.gm.graph.nodes if n.op == "call_function"]
     chosen = {n for n in order if n.name == fault.node}
@@ -239,13 +241,13 @@ def _around(program: Program, fault: Fault, fault_of: Callable[[Program], Fault 
 
 
 def _fault_or_none(
-    program: Program, nodes: Sequence[torch.fx.Node], fault_of: Callable[[Program], Fault | None]
-) -> Fault | None:
+    program: FedGraph, nodes: Sequence[torch.fx.Node], fault_of: Callable[[FedGraph], CaseFault | None]
+) -> CaseFault | None:
     part = _part(program, nodes)
     return None if part is None else fault_of(part)
 
 
-def _part(program: Program, nodes: Sequence[torch.fx.Node]) -> Program | None:
+def _part(program: FedGraph, nodes: Sequence[torch.fx.Node]) -> FedGraph | None:
     """Some nodes of a program as one of its own; None if that is no program."""
     chosen = dict.fromkeys(nodes)
     graph = torch.fx.Graph()
@@ -273,7 +275,7 @@ def _is_graph(node: torch.fx.Node) -> bool:
     return node.op == "get_attr" and "val" not in node.meta
 
 
-def _values(program: Program, wanted: Sequence[torch.fx.Node]) -> list[Any]:
+def _values(program: FedGraph, wanted: Sequence[torch.fx.Node]) -> list[Any]:
     counts = Wanted()
     counts.values.update(wanted)
     run = Stepwise(program.gm, program.args, counts)
@@ -285,35 +287,35 @@ def _values(program: Program, wanted: Sequence[torch.fx.Node]) -> list[Any]:
     return [found[n].clone() if isinstance(found[n], torch.Tensor) else found[n] for n in wanted]
 
 
-def _with_metas(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Program | None:
+def _with_metas(gm: torch.fx.GraphModule, args: Sequence[Any]) -> FedGraph | None:
     """The program with the types of these inputs; None if they do not fit it."""
     try:
         with real_values():
             propagate_fakes(gm, args)
     except Exception:  # noqa: BLE001 - torch says in many ways that sizes do not fit
         return None
-    return Program(gm, list(args))
+    return FedGraph(gm, list(args))
 
 
 # --- other values, fewer elements ------------------------------------------------------------------------------------
 
 
 def _without_values(
-    program: Program, fault: Fault, fault_of: Callable[[Program], Fault | None]
-) -> tuple[Program, list[int]]:
+    program: FedGraph, fault: CaseFault, fault_of: Callable[[FedGraph], CaseFault | None]
+) -> tuple[FedGraph, list[int]]:
     """The program with random numbers for inputs, and the positions of those whose own values the fault needs."""
     args = [_alike(a, i) for i, a in enumerate(program.args)]
-    if fault.same(fault_of(Program(program.gm, args))):
-        return Program(program.gm, args), []
+    if fault.same(fault_of(FedGraph(program.gm, args))):
+        return FedGraph(program.gm, args), []
     needed = []
     kept = list(program.args)
     for i, value in enumerate(args):
         tried = [*kept[:i], value, *kept[i + 1 :]]
-        if isinstance(value, torch.Tensor) and not fault.same(fault_of(Program(program.gm, tried))):
+        if isinstance(value, torch.Tensor) and not fault.same(fault_of(FedGraph(program.gm, tried))):
             needed.append(i)
         else:
             kept = tried
-    return Program(program.gm, kept), needed
+    return FedGraph(program.gm, kept), needed
 
 
 def _alike(value: Any, seed: int) -> Any:
@@ -341,7 +343,7 @@ def _drawn(shape: Sequence[int], dtype: torch.dtype, limits: tuple[int, int], se
     return torch.randint(*limits, tuple(shape), generator=made).to(dtype)
 
 
-def _narrowed(program: Program, fault: Fault, fault_of: Callable[[Program], Fault | None]) -> Program:
+def _narrowed(program: FedGraph, fault: CaseFault, fault_of: Callable[[FedGraph], CaseFault | None]) -> FedGraph:
     """The program with smaller sizes: one number at a time, wherever it stands in sizes and arguments."""
     tensors = [a for a in program.args if isinstance(a, torch.Tensor)]
     for size in sorted({d for a in tensors for d in a.shape if d > 1}, reverse=True):
@@ -353,7 +355,7 @@ def _narrowed(program: Program, fault: Fault, fault_of: Callable[[Program], Faul
     return program
 
 
-def _resized(program: Program, size: int, less: int) -> Program | None:
+def _resized(program: FedGraph, size: int, less: int) -> FedGraph | None:
     graph = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
 

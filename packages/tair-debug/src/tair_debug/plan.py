@@ -55,7 +55,7 @@ class NodePlan:
 
 
 @dataclass
-class Group:
+class Sums:
     """Sums over some operators.
 
     Attributes:
@@ -140,9 +140,9 @@ class GraphPlan:
         open_ = any(n.time.how == "unknown" for n in self.nodes)
         return None if open_ else sum(n.time.best for n in self.nodes)
 
-    def whole(self) -> Group:
+    def whole(self) -> Sums:
         """The sums over all operators."""
-        total = Group("")
+        total = Sums("")
         for each in self.working():
             total.add(each)
         return total
@@ -151,12 +151,12 @@ class GraphPlan:
         """The operators that do something on the device."""
         return [n for n in self.nodes if n.work.unit != "none"]
 
-    def groups(self, by: str) -> list[Group]:
+    def groups(self, by: str) -> list[Sums]:
         """Sums by operator type, module or line, longest first."""
-        found: dict[str, Group] = {}
+        found: dict[str, Sums] = {}
         for each in self.working():
             name = {"operator": each.node.op, "module": each.module, "line": each.place, "node": each.node.name}[by]
-            found.setdefault(name, Group(name)).add(each)
+            found.setdefault(name, Sums(name)).add(each)
         return sorted(found.values(), key=lambda g: (-g.estimate, -g.bytes, g.name))
 
 
@@ -393,7 +393,7 @@ def calibrated(times: measured.Measurements, figures: chips.Figures) -> Mapping[
     return measured.calibrate(samples)
 
 
-def graph_of(row: measured.Row) -> Node | None:
+def graph_of(row: measured.MeasuredRow) -> Node | None:
     """A row as a node with operands of its sizes; None if a type is not known."""
     from ge_graph.dtypes import BY_SHORT
 
@@ -405,7 +405,7 @@ def graph_of(row: measured.Row) -> Node | None:
     return graph.add(row.op, operands, _told(row), results)
 
 
-def _told(row: measured.Row) -> dict[str, Any]:
+def _told(row: measured.MeasuredRow) -> dict[str, Any]:
     """Attributes that the sizes of a row tell: which matrix is transposed, the layout of an attention."""
     from ge_graph.attrs import Attr, Kind
 
@@ -485,10 +485,10 @@ def headlines(plan: Plan) -> list[str]:
 
 def to_table(plan: Plan, by: str, most: int = 15) -> Table:
     """Where the time goes, longest first."""
-    merged: dict[str, Group] = {}
+    merged: dict[str, Sums] = {}
     for graph in plan.graphs:
         for g in graph.groups(by):
-            into = merged.setdefault(g.name, Group(g.name))
+            into = merged.setdefault(g.name, Sums(g.name))
             for name in ("nodes", "flops", "bytes", "bound", "estimate", "open", "unknown"):
                 setattr(into, name, getattr(into, name) + getattr(g, name))
             into.units |= g.units

@@ -20,8 +20,7 @@ from ge_converters.base.torch_compat import (
     run_aot,
     symbols_of_fake_inputs,
 )
-from ge_converters.base.torch_traces import Compiled as Compilation
-from ge_converters.base.torch_traces import breaks_of_graphs, compilations, unbroken
+from ge_converters.base.torch_traces import Compilation, breaks_of_graphs, compilations, unbroken
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated
@@ -39,7 +38,7 @@ _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n([^\n]*)')  # of a stack as Python prints it
 _HINT: Final = re.compile(r"\(HINT: (.*)\)\s*$")
-Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
+GraphCompiler = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Captured:
 
 def run_with(
     subject: Subject,
-    compiled: Compiled,
+    compiled: GraphCompiler,
     *,
     backward: bool = False,
     dynamic: bool = False,

@@ -26,7 +26,7 @@ def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class Compilation:
     """A compilation of a function by dynamo.
 
     Attributes:
@@ -41,17 +41,17 @@ class Compiled:
 
 
 @contextlib.contextmanager
-def compilations() -> Iterator[list[Compiled]]:
+def compilations() -> Iterator[list[Compilation]]:
     """What dynamo compiles inside; there when it ends."""
     from torch._dynamo.utils import get_compilation_metrics
 
-    before, found = {id(m) for m in get_compilation_metrics()}, list[Compiled]()
+    before, found = {id(m) for m in get_compilation_metrics()}, list[Compilation]()
     kept = get_compilation_metrics()  # so that no id is given twice
     yield found
     for made in get_compilation_metrics():
         if id(made) not in before:
             source = (str(made.co_filename), int(made.co_firstlineno or 0), str(made.co_name))
-            found.append(Compiled(str(made.compile_id), str(getattr(made, "recompile_reason", "") or ""), source))
+            found.append(Compilation(str(made.compile_id), str(getattr(made, "recompile_reason", "") or ""), source))
     del kept
 
 

@@ -67,7 +67,7 @@ TABLE_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredRow:
     """A line of a table.
 
     Attributes:
@@ -92,7 +92,7 @@ class Measurements:
     """Times by operator, sizes and types; the median where one was measured several times."""
 
     origin: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MeasuredRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         found: dict[Key, list[float]] = {}
@@ -140,7 +140,7 @@ def read(path: str | os.PathLike[str]) -> Measurements:
     return Measurements(name, rows)
 
 
-def _rows(text: str, name: str) -> Iterator[Row]:
+def _rows(text: str, name: str) -> Iterator[MeasuredRow]:
     try:
         table = csv.DictReader(io.StringIO(text), strict=True)
         columns = {
@@ -160,7 +160,7 @@ def _rows(text: str, name: str) -> Iterator[Row]:
                 raise _bad(name, f"line {line}: {error}") from error
             types, given = (_types(row.get(columns[p]) or "") for p in ("types", "result_types"))
             if 0 <= seconds < 1e6:
-                yield Row(_SAME.get(op, op), shapes, types, results, given, seconds)
+                yield MeasuredRow(_SAME.get(op, op), shapes, types, results, given, seconds)
     except csv.Error as error:
         raise _bad(name, str(error)) from error
 

@@ -15,7 +15,7 @@ from ge_graph.kernels.form import KernelFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class OlderLimit:
     """What an older installation says of an operator that the published libraries leave out.
 
     Attributes:
@@ -38,14 +38,14 @@ def published() -> KernelFacts:
 
 
 @lru_cache(maxsize=1)
-def limits() -> tuple[Limit, ...]:
+def limits() -> tuple[OlderLimit, ...]:
     entries = []
     for line in package_data("kernel_limits.tsv").decode().splitlines()[1:]:
         soc, op, when, unit, instead = line.split("\t")
         parts = tuple(
             (part.split(":")[0], frozenset(BY_SHORT[t] for t in part.split(":")[1].split(","))) for part in when.split()
         )
-        entries.append(Limit(soc, op, parts, unit, instead))
+        entries.append(OlderLimit(soc, op, parts, unit, instead))
     return tuple(entries)
 
 

@@ -16,7 +16,7 @@ from ge_graph import schema
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.kernels import conditions
-from ge_graph.kernels.data import Limit
+from ge_graph.kernels.data import OlderLimit
 from ge_graph.kernels.evidence import SAME_CORE, Evidence
 from ge_graph.kernels.form import AI_CORE, AI_CPU, ChipKernel, KernelFacts
 from ge_graph.kernels.grades import STRENGTHS, grade
@@ -119,12 +119,12 @@ class Oracle:
     """
 
     def __init__(
-        self, facts: KernelFacts, soc: str, limits: Sequence[Limit] = (), evidence: Evidence | None = None
+        self, facts: KernelFacts, soc: str, limits: Sequence[OlderLimit] = (), evidence: Evidence | None = None
     ) -> None:
         self.facts = facts
         self.soc = soc
         self.evidence = evidence
-        self._limits: dict[str, list[Limit]] = {}
+        self._limits: dict[str, list[OlderLimit]] = {}
         chips = SAME_CORE.get(soc, frozenset()) | {soc}
         for limit in limits:
             if limit.soc in chips:

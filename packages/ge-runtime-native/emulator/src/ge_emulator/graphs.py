@@ -29,7 +29,7 @@ from ge_runtime.cpu.values import torch_dtype
 from ge_runtime.device_graphs import handed_over
 
 
-class Compiled:
+class CompiledGraph:
     """A compiled graph and what its summary says."""
 
     def __init__(self, graph: Graph, options: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ def check_options(data: bytes, words: list[int]) -> int:
 
 
 _lock = threading.Lock()
-_compiled: dict[int, Compiled] = {}
+_compiled: dict[int, CompiledGraph] = {}
 _held: dict[int, list[torch.Tensor]] = {}  # results between a run and the store that follows, by token
 _next = 0
 
@@ -106,7 +106,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         for node in graph.nodes:
             if node.op == "FileConstant":
                 _read_constant(node)
-        made = Compiled(graph, options)
+        made = CompiledGraph(graph, options)
     except GeError as error:
         raise CannRefusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
     with _lock:
@@ -199,7 +199,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     return 0
 
 
-def _computed(compiled: Compiled, fed: list[torch.Tensor]) -> list[torch.Tensor]:
+def _computed(compiled: CompiledGraph, fed: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results; with TAIR_EMULATOR_MEMORY the peak of the graph's blocks is added to the file that it names."""
     place = os.environ.get("TAIR_EMULATOR_MEMORY")
     if not place and profile.wanted():

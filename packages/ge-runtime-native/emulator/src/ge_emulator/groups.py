@@ -44,7 +44,7 @@ class _Done:
         return True
 
 
-class Group:
+class HostGroup:
     """What ``torch.distributed`` asks of a process group, for tensors on the host.
 
     Args:
@@ -139,11 +139,11 @@ def _operation(options: Any) -> int:
     return _OPERATIONS.index(name)
 
 
-def find(name: str) -> Group | None:
+def find(name: str) -> HostGroup | None:
     """The communicator of that name that is open in the program."""
     reach = _elsewhere or _here()
     place = None if reach is None else reach.place(name)
-    return None if reach is None or place is None else Group(reach, name, *place)
+    return None if reach is None or place is None else HostGroup(reach, name, *place)
 
 
 _elsewhere: Communicators | None = None

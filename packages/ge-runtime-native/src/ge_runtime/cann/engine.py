@@ -28,7 +28,7 @@ from ge_runtime.cann.session import Session, check, open_session
 from ge_runtime.device_graphs import (
     ALWAYS,
     MAX_MODEL_BYTES,
-    InputRule,
+    DataRule,
     SameInputs,
     WholeGraph,
     check_cores,
@@ -125,7 +125,7 @@ class CannExecutable(WholeGraph):
         self._graph = graph
         self._session = session
         self._lock = threading.Lock()
-        self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
+        self._rules = [DataRule(i, node) for i, node in enumerate(graph.inputs)]
         self._written = [node.op == "RefData" for node in graph.inputs]
         self._options = {**ALWAYS, **levels["graph"]}
         self._load_options = dict(levels["load"])
@@ -290,7 +290,7 @@ class CannExecutable(WholeGraph):
                 kind = "device"
         return kind
 
-    def _place(self, rule: InputRule, value: Any, stream: int, written: bool) -> _Placed:
+    def _place(self, rule: DataRule, value: Any, stream: int, written: bool) -> _Placed:
         if isinstance(value, DeviceArray):
             value.check()
             rule.check(value.dtype, value.shape)
@@ -310,7 +310,7 @@ class CannExecutable(WholeGraph):
             raise errors.bad_input(f"input {rule.index} ({rule.name}) is a {type(value).__name__}, not a tensor")
         return self._place_array(rule, value, stream, written)
 
-    def _place_array(self, rule: InputRule, value: np.ndarray[Any, Any], stream: int, written: bool) -> _Placed:
+    def _place_array(self, rule: DataRule, value: np.ndarray[Any, Any], stream: int, written: bool) -> _Placed:
         rule.check_array(value)
         dense = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
         flat = dense.reshape(-1).view(np.uint8)
@@ -325,7 +325,7 @@ class CannExecutable(WholeGraph):
         keep = (on_device, dense)
         return _Placed(on_device.address, library.ON_DEVICE, tuple(value.shape), keep, back if written else None)
 
-    def _place_tensor(self, rule: InputRule, value: Any, stream: int, written: bool) -> _Placed:
+    def _place_tensor(self, rule: DataRule, value: Any, stream: int, written: bool) -> _Placed:
         shape = tuple(value.shape)
         rule.check(torch_tensors.ge_type(value), shape)
         held = rule.index in self._copies and "npu" in dir(torch_tensors.torch())

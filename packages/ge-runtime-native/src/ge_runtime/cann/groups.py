@@ -14,7 +14,7 @@ from ge_graph.ir import Node
 from ge_runtime import errors
 from ge_runtime.cann import library
 from ge_runtime.cann.meeting import Meeting, NotMet, meeting
-from ge_runtime.cann.session import Group, Session, check, open_session
+from ge_runtime.cann.session import OpenGroup, Session, check, open_session
 
 _LIMITS: Final = {"HCCL_CONNECT_TIMEOUT": (120, 7200), "HCCL_EXEC_TIMEOUT": (1, 17340)}
 """Seconds that HCCL takes: for a communicator until all ranks are there, for one collective."""
@@ -97,7 +97,7 @@ _NEXT: Final = (
 )
 
 
-def _opened(met: Meeting, name: str, ranks: tuple[int, ...], before: int) -> Group:
+def _opened(met: Meeting, name: str, ranks: tuple[int, ...], before: int) -> OpenGroup:
     """One communicator; ``before`` counts those of the same ranks."""
     if met.rank not in ranks or max(ranks) >= met.count:
         raise errors.no_group(name, f"it is of ranks {list(ranks)}, this process is rank {met.rank} of {met.count}")
@@ -114,7 +114,7 @@ def _opened(met: Meeting, name: str, ranks: tuple[int, ...], before: int) -> Gro
         info.raw = got
     handle, called = ctypes.c_void_p(), ctypes.create_string_buffer(library.NAME_BYTES)
     check(native.gec_group_open(len(ranks), info, ranks.index(met.rank), ctypes.byref(handle), called))
-    return Group(ranks, called.value.decode(), handle.value or 0)
+    return OpenGroup(ranks, called.value.decode(), handle.value or 0)
 
 
 def _close(session: Session, names: Sequence[str]) -> None:

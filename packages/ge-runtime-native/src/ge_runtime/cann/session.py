@@ -41,7 +41,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
-class Group:
+class OpenGroup:
     """An open process group.
 
     Attributes:
@@ -73,7 +73,7 @@ class Session:
     facts: DeviceFacts
     ended: bool = False
     somewhere: int = 0
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, OpenGroup] = field(default_factory=dict)
     _stream: int = 0
     _held: dict[int, list[Any]] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ from ge_runtime.cpu.values import listed, traced
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class IndexLimit:
     """Indices on one port.
 
     Attributes:
@@ -43,21 +43,21 @@ class Limit:
 _GATHERED: Final = "negative_index_support"
 # Operators that are not here take coordinates, which their kernels look at in either program (``ensure``), or follow
 # torch's advanced indexing, where both programs count from the end.
-LIMITS: Final[dict[str, Limit]] = {
+LIMITS: Final[dict[str, IndexLimit]] = {
     op: limit
     for ops, limit in {
-        "Gather": Limit("indices", "x", "batch_dims", _GATHERED),
-        "GatherV2": Limit("indices", "x", "axis", _GATHERED),
-        "GatherV2D": Limit("indices", "x", "axis"),
-        "GatherElements": Limit("index", "x", "dim"),
-        "ScatterElements": Limit("indices", "data", "axis"),
-        "ScatterElementsV2 ScatterAddWithAxis": Limit("indices", "var", "axis"),
-        "ScatterAdd ScatterSub ScatterMul ScatterMax ScatterMin ScatterUpdate": Limit("indices", "var"),
-        "ScatterDiv": Limit("indices", "var", trusted=True),  # Python's index, which counts from the end
-        "InplaceIndexAdd IndexAdd": Limit("indices", "var", "axis"),
-        "InplaceUpdate InplaceAdd InplaceSub": Limit("indices", "x"),
-        "NLLLoss NLLLossGrad": Limit("target", "x", 1, skipped="ignore_index", trusted=True),
-        "SparseSoftmaxCrossEntropyWithLogits": Limit("labels", "features", 1),
+        "Gather": IndexLimit("indices", "x", "batch_dims", _GATHERED),
+        "GatherV2": IndexLimit("indices", "x", "axis", _GATHERED),
+        "GatherV2D": IndexLimit("indices", "x", "axis"),
+        "GatherElements": IndexLimit("index", "x", "dim"),
+        "ScatterElements": IndexLimit("indices", "data", "axis"),
+        "ScatterElementsV2 ScatterAddWithAxis": IndexLimit("indices", "var", "axis"),
+        "ScatterAdd ScatterSub ScatterMul ScatterMax ScatterMin ScatterUpdate": IndexLimit("indices", "var"),
+        "ScatterDiv": IndexLimit("indices", "var", trusted=True),  # Python's index, which counts from the end
+        "InplaceIndexAdd IndexAdd": IndexLimit("indices", "var", "axis"),
+        "InplaceUpdate InplaceAdd InplaceSub": IndexLimit("indices", "x"),
+        "NLLLoss NLLLossGrad": IndexLimit("target", "x", 1, skipped="ignore_index", trusted=True),
+        "SparseSoftmaxCrossEntropyWithLogits": IndexLimit("labels", "features", 1),
     }.items()
     for op in ops.split()
 }

@@ -23,7 +23,7 @@ from tair_export.manifest import SUFFIX, read_manifest
 from tair_export.ranks import Rank, current
 from torchair.artifact import bundle, dependencies, stored_graph
 from torchair.artifact.content import Unknowable, digest
-from torchair.artifact.dependencies import Subject
+from torchair.artifact.dependencies import GraphToKeep
 from torchair.artifact.plain import Unstorable
 from torchair.artifact.stored_graph import Stored
 from torchair.config.log import logger
@@ -143,7 +143,7 @@ def cannot_write(root: Path, error: Exception) -> None:
     logger.tell("the compile cache cannot be written, runs go on without it: %s (%s)", reason, root)
 
 
-def known_key(subject: Subject) -> dict[str, str] | None:
+def known_key(subject: GraphToKeep) -> dict[str, str] | None:
     """What a graph depends on; None if that cannot be known, so that nothing may be kept, which is told once."""
     try:
         return dependencies.key(subject)
@@ -158,7 +158,7 @@ def cannot_keep(why: str) -> None:
     logger.tell("the compile cache is not used: %s", why)
 
 
-def entry_of(subject: Subject, kind: str, label: str) -> CacheEntry | None:
+def entry_of(subject: GraphToKeep, kind: str, label: str) -> CacheEntry | None:
     """The place of a graph in the cache folder; None if its key cannot be known, which is told once.
 
     Args:
@@ -184,7 +184,7 @@ def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gear
     """
     if not config.cache_dir.value:
         return None
-    return entry_of(Subject(config, graph=gm, gears=gears, rank=current()), "graphs", label)
+    return entry_of(GraphToKeep(config, graph=gm, gears=gears, rank=current()), "graphs", label)
 
 
 def take_from_bundle(place: str, content: bytes) -> None:

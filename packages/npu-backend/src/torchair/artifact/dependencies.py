@@ -45,7 +45,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class GraphToKeep:
     """A graph to compile, as far as is known where its key is made.
 
     Attributes:
@@ -71,7 +71,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Dependency:
     """One dependency.
 
     Attributes:
@@ -79,10 +79,10 @@ class Row:
     """
 
     name: str
-    of: Callable[[Subject], str | None]
+    of: Callable[[GraphToKeep], str | None]
 
 
-def key(subject: Subject) -> dict[str, str]:
+def key(subject: GraphToKeep) -> dict[str, str]:
     """What a graph depends on.
 
     Raises:
@@ -129,7 +129,7 @@ def _own_files() -> tuple[str, float]:
     return digest(rows), newest
 
 
-def _own_code(subject: Subject) -> str:
+def _own_code(subject: GraphToKeep) -> str:
     made, newest = _own_files()
     if newest > began():
         raise Unknowable("a source file of this project was written after this process began")
@@ -139,7 +139,7 @@ def _own_code(subject: Subject) -> str:
 # --- what others registered ------------------------------------------------------------------------------------------
 
 
-def _converters(subject: Subject) -> str:
+def _converters(subject: GraphToKeep) -> str:
     from ge_converters.registry import REGISTRY
     from torchair.oplib import converters
 
@@ -150,19 +150,19 @@ def _converters(subject: Subject) -> str:
     return digest(made)
 
 
-def _operator_schemas(subject: Subject) -> str:
+def _operator_schemas(subject: GraphToKeep) -> str:
     from ge_graph import schema
 
     return digest(f"{name} {row!r}" for name, row in sorted(schema.registered().items()))
 
 
-def _rules(subject: Subject) -> str:
+def _rules(subject: GraphToKeep) -> str:
     from torchair.passes.patterns import RULES
 
     return digest(f"{r.text} {_content_of(r.functions, f'the rule {r.name}')}" for r in RULES.registered)
 
 
-def _torch_decompositions(subject: Subject) -> str | None:
+def _torch_decompositions(subject: GraphToKeep) -> str | None:
     if not subject.traced_later:
         return None
     others = {str(op): fn for op, fn in registered_decompositions() if not is_known(fn.__module__ or "")}
@@ -185,7 +185,7 @@ def changed_options(config: CompilerConfig) -> list[tuple[str, Any]]:
     return [(path, find(config, path).value) for path in rows if not find(config, path).is_default]
 
 
-def _options(subject: Subject) -> str:
+def _options(subject: GraphToKeep) -> str:
     return "; ".join(f"{path} = {_option(path, value)}" for path, value in changed_options(subject.config))
 
 
@@ -198,7 +198,7 @@ def _option(path: str, value: Any) -> str:
     return repr(value)
 
 
-def _kernels(subject: Subject) -> str | None:
+def _kernels(subject: GraphToKeep) -> str | None:
     if subject.config.check_soc.value is None:
         return None
     from ge_graph import kernels
@@ -209,22 +209,22 @@ def _kernels(subject: Subject) -> str | None:
 # --- the program -----------------------------------------------------------------------------------------------------
 
 
-def _graph(subject: Subject) -> str | None:
+def _graph(subject: GraphToKeep) -> str | None:
     return None if subject.graph is None else digest(graph_text(subject.graph))
 
 
-def _inputs(subject: Subject) -> str | None:
+def _inputs(subject: GraphToKeep) -> str | None:
     return None if subject.inputs is None else digest(inputs_text(subject.inputs))
 
 
-def _decompositions(subject: Subject) -> str | None:
+def _decompositions(subject: GraphToKeep) -> str | None:
     if not subject.traced_later:
         return None
     rows = sorted(f"{op} {_content_of(fn, f'the decomposition of {op}')}" for op, fn in subject.decompositions.items())
     return digest(rows)
 
 
-def _state(subject: Subject) -> str | None:
+def _state(subject: GraphToKeep) -> str | None:
     """What of the process decides how a program is traced."""
     if not subject.traced_later:
         return None
@@ -251,7 +251,7 @@ def _autocast(device: str) -> bool:
         return False
 
 
-def _rank(subject: Subject) -> str | None:
+def _rank(subject: GraphToKeep) -> str | None:
     return None if subject.rank is None else f"{subject.rank.index} of {subject.rank.count}"
 
 
@@ -264,36 +264,36 @@ def traced_content(method: Method) -> Content:
     return Content(strict=False).add(method.function).add(method.bound)
 
 
-def _method(subject: Subject) -> str | None:
+def _method(subject: GraphToKeep) -> str | None:
     return None if subject.method is None else traced_content(subject.method).digest()
 
 
 ROWS: Final = (
-    Row("python", lambda s: f"{platform.python_version()} {sys.implementation.cache_tag}"),
-    Row("torch", lambda s: str(torch.__version__)),
-    Row("torch_npu", lambda s: _version("torch-npu")),
-    Row("numpy", lambda s: _version("numpy")),
-    Row("sympy", lambda s: _version("sympy")),
-    Row("torchair", lambda s: _version("torchair")),
-    Row("ge-graph", lambda s: _version("ge-graph")),
-    Row("ge-converters", lambda s: _version("ge-converters")),
-    Row("ge-runtime-native", lambda s: _version("ge-runtime-native")),
-    Row("tair-export", lambda s: _version("tair-export")),
-    Row("code", _own_code),
-    Row("converters", _converters),
-    Row("operator schemas", _operator_schemas),
-    Row("rules", _rules),
-    Row("torch decompositions", _torch_decompositions),
-    Row("options", _options),
-    Row("kernels", _kernels),
-    Row("AOTAutograd", lambda s: aot_settings() if s.traced_later else None),
-    Row("state", _state),
-    Row("graph", _graph),
-    Row("inputs", _inputs),
-    Row("decompositions", _decompositions),
-    Row("gears", lambda s: s.gears),
-    Row("rank", _rank),
-    Row("source", _method),
-    Row("dynamic", lambda s: None if s.method is None else str(s.method.dynamic)),
-    Row("parallel", lambda s: None if s.method is None else ", ".join(s.method.parallel)),
+    Dependency("python", lambda s: f"{platform.python_version()} {sys.implementation.cache_tag}"),
+    Dependency("torch", lambda s: str(torch.__version__)),
+    Dependency("torch_npu", lambda s: _version("torch-npu")),
+    Dependency("numpy", lambda s: _version("numpy")),
+    Dependency("sympy", lambda s: _version("sympy")),
+    Dependency("torchair", lambda s: _version("torchair")),
+    Dependency("ge-graph", lambda s: _version("ge-graph")),
+    Dependency("ge-converters", lambda s: _version("ge-converters")),
+    Dependency("ge-runtime-native", lambda s: _version("ge-runtime-native")),
+    Dependency("tair-export", lambda s: _version("tair-export")),
+    Dependency("code", _own_code),
+    Dependency("converters", _converters),
+    Dependency("operator schemas", _operator_schemas),
+    Dependency("rules", _rules),
+    Dependency("torch decompositions", _torch_decompositions),
+    Dependency("options", _options),
+    Dependency("kernels", _kernels),
+    Dependency("AOTAutograd", lambda s: aot_settings() if s.traced_later else None),
+    Dependency("state", _state),
+    Dependency("graph", _graph),
+    Dependency("inputs", _inputs),
+    Dependency("decompositions", _decompositions),
+    Dependency("gears", lambda s: s.gears),
+    Dependency("rank", _rank),
+    Dependency("source", _method),
+    Dependency("dynamic", lambda s: None if s.method is None else str(s.method.dynamic)),
+    Dependency("parallel", lambda s: None if s.method is None else ", ".join(s.method.parallel)),
 )

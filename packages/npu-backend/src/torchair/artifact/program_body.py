@@ -21,7 +21,7 @@ from torchair.artifact.plain import Unstorable, operator_name, operator_of, plai
 from torchair.artifact.view_data import views_from_data, views_to_data
 from torchair.runtime.fx_program import LINE, attribute, line_of, write_program
 from torchair.runtime.host_tasks import HostTask, StepNumbers, host_program
-from torchair.runtime.reduce_overhead import STATIC, USER, WRITTEN, CapturePlan, Planned
+from torchair.runtime.reduce_overhead import STATIC, USER, WRITTEN, CapturePlan, PlannedPrograms
 
 Node: TypeAlias = torch.fx.Node
 _KINDS: Final = (STATIC, WRITTEN, USER, "")
@@ -72,7 +72,7 @@ class ProgramBody:
     _binding: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, planned: Planned) -> ProgramBody:
+    def of(cls, planned: PlannedPrograms) -> ProgramBody:
         """The body of what was just planned; it keeps no graph."""
         body = cls(planned.plan)
         try:
@@ -114,7 +114,7 @@ class ProgramBody:
 # --- to JSON ---------------------------------------------------------------------------------------------------------
 
 
-def _to_data(planned: Planned) -> tuple[dict[str, Any], bytes]:
+def _to_data(planned: PlannedPrograms) -> tuple[dict[str, Any], bytes]:
     plan, numbers = planned.plan, planned.plan.numbers
     constants: list[torch.Tensor] = []
     graphs = {

@@ -111,7 +111,7 @@ def listed(expression: Any) -> Expr:
         raise Unstorable(f"a condition on sizes with {error}") from None
 
 
-class Watch:
+class SizeWatch:
     """Notices what is decided about symbolic sizes, so that a kept graph is used under the same conditions.
 
     Args:

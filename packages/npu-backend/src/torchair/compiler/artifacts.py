@@ -16,10 +16,10 @@ from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
 from torchair.artifact import bundle, stored_graph
 from torchair.artifact.content import Unknowable
-from torchair.artifact.dependencies import Subject, changed_options, key
+from torchair.artifact.dependencies import GraphToKeep, changed_options, key
 from torchair.artifact.input_rules import CallRules, InputRule
 from torchair.artifact.plain import Unstorable
-from torchair.artifact.size_conditions import Watch, shape_env_of
+from torchair.artifact.size_conditions import SizeWatch, shape_env_of
 from torchair.artifact.stored_graph import Stored
 from torchair.config.compiler_config import find
 from torchair.config.log import logger
@@ -67,7 +67,7 @@ class Traced:
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self._fakes = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
-        self._watch = Watch(shape_env_of(gm), whole=True)
+        self._watch = SizeWatch(shape_env_of(gm), whole=True)
 
     def inputs(self) -> list[Any]:
         """The rule of each input, as JSON.
@@ -133,7 +133,7 @@ class CompiledFxGraph:
                 self._stored.contract.conditions = self._traced.conditions()
                 self._stored.more = {**self._stored.more, "inputs": self._traced.inputs()}
             with tempfile.TemporaryDirectory() as folder:
-                stored_graph.write(self._stored, Path(folder), bundle.NAME, key(Subject(self._config)), _ALONE)
+                stored_graph.write(self._stored, Path(folder), bundle.NAME, key(GraphToKeep(self._config)), _ALONE)
                 packed = bundle.pack(Path(folder))
         except (Unstorable, Unknowable) as error:
             raise ConfigError("GE1061", f"dump_artifacts: {error}", next="keep the function itself") from None
@@ -174,7 +174,7 @@ class CompiledFxGraph:
             )
         options = _with(CompilerConfig(), artifacts.options) if config is None else config
         try:
-            wanted = key(Subject(options))
+            wanted = key(GraphToKeep(options))
         except Unknowable as error:
             raise ConfigError("GE1061", f"load_artifacts: {error}", next="compile the graph again") from None
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ge_runtime.api import Engine, Executable
     from tair_debug.observer import GraphId
     from torchair.config.compiler_config import CompilerConfig
-    from torchair.passes.proofs import Watch
+    from torchair.passes.proofs import RewriteWatch
 
 
 def dynamo_observers(config: CompilerConfig | None = None) -> tuple[CompileObserver, ...]:
@@ -47,13 +47,13 @@ def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
     return tuple(observers)
 
 
-def rewrite_watch(config: CompilerConfig) -> Watch | None:
+def rewrite_watch(config: CompilerConfig) -> RewriteWatch | None:
     """Who compares graphs before and after each rewrite, if ``debug.verify_rewrites`` asks for it."""
     if not config.debug.verify_rewrites.value:
         return None
-    from torchair.passes.proofs import Watch
+    from torchair.passes.proofs import RewriteWatch
 
-    return Watch()
+    return RewriteWatch()
 
 
 def tell_unchanged(seeing: Iterable[CompileObserver], stage: GraphId, label: str, kind: str) -> None:

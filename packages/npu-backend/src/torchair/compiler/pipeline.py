@@ -34,7 +34,7 @@ from tair_debug.report import CompileReport
 from torchair.artifact import cache
 from torchair.artifact.ge_body import GeBody
 from torchair.artifact.program_body import ProgramBody
-from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
+from torchair.artifact.size_conditions import SizeWatch, become_guards, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.compiler import observers, records
 from torchair.compiler.gears import gear_options
@@ -318,7 +318,7 @@ class Pipeline(FxProgress):
 
     def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan, entry: cache.CacheEntry | None) -> Stored:
         """The finished GE graph; the cache gets it."""
-        watch = Watch(shape_env_of(gm))
+        watch = SizeWatch(shape_env_of(gm))
         lowered = self._to_ge(gm, specialise=True)
         stored = Stored(GeBody(lowered, plan, self._static_inputs()), Contract(watch.conditions))
         if self.job.gears is not None:

@@ -29,7 +29,7 @@ _PART = "ge_part_"
 
 
 @dataclass(eq=False)
-class Part:
+class GraphPart:
     """One GE graph of a split graph, in the place of its nodes.
 
     Attributes:
@@ -71,8 +71,8 @@ def must_stay_whole(gm: torch.fx.GraphModule) -> bool:
     return any(effect_of(n.target) is not None for n in gm.graph.nodes if n.op == "call_function")
 
 
-def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[Part]:
-    """Put a ``Part`` in the place of each run of nodes that GE computes.
+def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[GraphPart]:
+    """Put a ``GraphPart`` in the place of each run of nodes that GE computes.
 
     Args:
         gm: ATen graph, edited in place.
@@ -174,9 +174,9 @@ def _is_number(node: Node) -> bool:
     return isinstance(value_of(node), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def _call_part(gm: torch.fx.GraphModule, node: Node) -> Part:
+def _call_part(gm: torch.fx.GraphModule, node: Node) -> GraphPart:
     name = str(node.target)
-    part = Part(getattr(gm, name))
+    part = GraphPart(getattr(gm, name))
     delattr(gm, name)
     with gm.graph.inserting_before(node):
         made = gm.graph.call_function(part, node.args)
@@ -223,7 +223,7 @@ def parts_of(gm: torch.fx.GraphModule) -> list[str]:
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
             continue
-        if isinstance(node.target, Part):
+        if isinstance(node.target, GraphPart):
             count = sum(n.op == "call_function" for n in node.target.gm.graph.nodes)
             lines.append(f"GE: {node.name}, {count} nodes")
         else:

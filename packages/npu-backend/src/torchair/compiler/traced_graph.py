@@ -26,9 +26,9 @@ from ge_converters.base.torch_compat import (
 )
 from tair_export.ranks import current
 from torchair.artifact import cache
-from torchair.artifact.dependencies import Subject
+from torchair.artifact.dependencies import GraphToKeep
 from torchair.artifact.plain import Unstorable
-from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
+from torchair.artifact.size_conditions import SizeWatch, become_guards, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import order_of
 from torchair.config.compiler_config import find
@@ -73,7 +73,7 @@ class TracedGraph:
         self._stored: Stored | None = None
         self._later: Callable[[], object] | None = None
         self._device, self._count = "cpu", 0
-        self._watch = Watch(shape_env_of(gm))
+        self._watch = SizeWatch(shape_env_of(gm))
         self._aliasing = aliasing_guards()
         self._say = say
 
@@ -214,7 +214,7 @@ def traced_graph(
     if config.cache_dir.value:
         try:
             _check(config, gm, example_inputs)
-            subject = Subject(
+            subject = GraphToKeep(
                 config, gm, example_inputs, decompositions, gears="" if gears is None else gears.text(), rank=current()
             )
             entry = cache.entry_of(subject, "traced", label)

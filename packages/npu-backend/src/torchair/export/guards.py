@@ -112,7 +112,7 @@ _ARRANGE: Final = frozenset(
 )
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[misc]
     """Keeps the operators that run, and their numbers and texts.
 
     Attributes:

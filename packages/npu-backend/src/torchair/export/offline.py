@@ -325,7 +325,7 @@ def _trial(
 
     given, spec = pytree.tree_flatten((args, kwargs))
     wanted = iter(shapes)
-    with fake_mode() as mode, torch.no_grad(), guards.Recorder() as recorder:
+    with fake_mode() as mode, torch.no_grad(), guards.OperatorRecorder() as recorder:
         mode.allow_non_fake_inputs = True  # tensors that are plain attributes
         small = [_small(mode, v, next(wanted), values) for v in given]
         tensors = {n: mode.from_tensor(t.detach()) for n, t in (*model.named_parameters(), *model.named_buffers())}

@@ -40,7 +40,7 @@ from torchair.artifact.cache import CacheEntry, known_key
 from torchair.artifact.fx_text import known_value
 from torchair.artifact.input_rules import InputRule
 from torchair.artifact.plain import Unstorable
-from torchair.artifact.size_conditions import Watch, shape_env_of
+from torchair.artifact.size_conditions import SizeWatch, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
 from torchair.compiler.backend import _config, _decompositions, compile_graph
@@ -50,7 +50,7 @@ from torchair.config.compiler_config import CompilerConfig
 from torchair.config.log import logger
 from torchair.inference import reads
 from torchair.inference.loaded_call import LoadedCall
-from torchair.inference.place import Place
+from torchair.inference.place import CallPlace
 
 FILE: Final = "compiled_module"
 DEFAULT_FOLDER: Final = ".torchair_cache"
@@ -137,7 +137,7 @@ def cache_compile(
     if ge_cache:
         logger.tell("cache_compile: ge_cache=True only has an effect on a device's graph engine")
     parallel = (f"tp {tp_rank}", f"pp {pp_rank}")
-    place = Place(function, bound, options, dynamic, decompositions, rank, parallel)
+    place = CallPlace(function, bound, options, dynamic, decompositions, rank, parallel)
     top = Path(cache_dir or DEFAULT_FOLDER)
     made = CachedCall(place, top, top / place.model_info(ge_cache) / place.rank_folder / place.function_folder)
 
@@ -187,7 +187,7 @@ def _rank(given: int | None) -> Rank:
 class CachedCall:
     """A call that is looked up on disk when it first happens."""
 
-    def __init__(self, place: Place, top: Path, folder: Path) -> None:
+    def __init__(self, place: CallPlace, top: Path, folder: Path) -> None:
         self.place, self.folder = place, folder
         self.entry: CacheEntry | None = None
         self.names = PathRoots(place.function, place.bound)
@@ -276,7 +276,7 @@ class _Trace:
         self._gears: Gears | None = None
         self._fakes: list[Any] = []
         self._reads: dict[str, Any] = {}
-        self._watch = Watch(None)
+        self._watch = SizeWatch(None)
 
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if self._done:
@@ -291,7 +291,7 @@ class _Trace:
                 self._inputs = traced_call.inputs_of(gm, self._place.function)
                 self._fakes = [known_value(n) for n in gm.graph.nodes if n.op == "placeholder"]
                 self._reads = reads.of_trace(current_translation(), traced_code(), self._place.content)
-                self._watch = Watch(shape_env_of(gm), whole=True)
+                self._watch = SizeWatch(shape_env_of(gm), whole=True)
                 compiler = self._compiler_with
             except Unstorable as error:
                 self._give_up(error)
@@ -359,7 +359,7 @@ class _Trace:
             return traced_call.unmarked(result)
         finally:
             self._inputs, self._flat, self._inner, self._outs, self._stored = [], [], [], [], None
-            self._fakes, self._watch = [], Watch(None)
+            self._fakes, self._watch = [], SizeWatch(None)
 
     def _write(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
         stored, entry = self._stored, self._call.entry

@@ -14,7 +14,7 @@ from torchair.artifact.traced_call import PathRoots
 from torchair.compiler.gears import Gears
 from torchair.compiler.pipeline import Job, Pipeline
 from torchair.inference import reads
-from torchair.inference.place import Place
+from torchair.inference.place import CallPlace
 
 
 class LoadedCall:
@@ -30,7 +30,7 @@ class LoadedCall:
 
     def __init__(
         self,
-        place: Place,
+        place: CallPlace,
         manifest: Path,
         stored: Stored,
         names: PathRoots,

@@ -11,11 +11,11 @@ import torch
 from ge_graph.escape import file_name
 from tair_export.ranks import Rank
 from torchair.artifact.content import Content, Unknowable, content_of, digest
-from torchair.artifact.dependencies import Method, Subject, changed_options, traced_content
+from torchair.artifact.dependencies import GraphToKeep, Method, changed_options, traced_content
 from torchair.config.compiler_config import CompilerConfig
 
 
-class Place:
+class CallPlace:
     """Which call this is, for the names of folders and for what an entry depends on."""
 
     def __init__(
@@ -75,9 +75,9 @@ class Place:
         return Method(self.function, self.bound, self.dynamic, self._parallel)
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> GraphToKeep:
         """What an entry depends on."""
-        return Subject(self.config, decompositions=self.decompositions, method=self._method, rank=self.rank)
+        return GraphToKeep(self.config, decompositions=self.decompositions, method=self._method, rank=self.rank)
 
 
 def _short(value: Any) -> str:

@@ -30,7 +30,7 @@ _GROUPS: Final = ("hcom", "group_ep", "group_tp")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CommunicationTask:
     """A communication task.
 
     Attributes:
@@ -64,8 +64,8 @@ class Clash:
             on how the collective is expanded, no program says.
     """
 
-    first: Task
-    second: Task
+    first: CommunicationTask
+    second: CommunicationTask
     total: int
     certain: bool
 
@@ -117,7 +117,7 @@ class _Order:
         self._last: dict[str, int] = {}  # stream to what has run when its next task begins
         self._number = 0
 
-    def read(self, graph: torch.fx.Graph) -> Iterator[tuple[Task, int, int]]:
+    def read(self, graph: torch.fx.Graph) -> Iterator[tuple[CommunicationTask, int, int]]:
         """The communication tasks in the order of their launch, each with its bit and the bits of what ends before."""
         scopes: list[dict[str, str]] = []
         for node in graph.nodes:
@@ -131,7 +131,7 @@ class _Order:
                 if launched is not None:
                     yield launched
 
-    def _launch(self, node: Node, scope: dict[str, str]) -> tuple[Task, int, int] | None:
+    def _launch(self, node: Node, scope: dict[str, str]) -> tuple[CommunicationTask, int, int] | None:
         here = scope.get(STREAM, "")
         known = self._last.get(here, 0)
         for source in node.all_input_nodes:
@@ -146,7 +146,11 @@ class _Order:
         self._number += 1
         self._last[stream] = self._done[node] = known | bit
         limit = int(scope.get(VECTOR_CORES) or 0)
-        return Task(str(node.target), node.name, stream, limit or None, user_frame(node)[0] or ""), bit, known
+        return (
+            CommunicationTask(str(node.target), node.name, stream, limit or None, user_frame(node)[0] or ""),
+            bit,
+            known,
+        )
 
 
 def _of_group(node: Node) -> bool:

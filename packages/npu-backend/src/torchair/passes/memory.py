@@ -47,7 +47,7 @@ def shares(node: Node) -> list[Node]:
     return shared
 
 
-class Memory:
+class MemoryFacts:
     """Facts about one graph, valid as long as nodes only join (``join``) and none is moved.
 
     Attributes:

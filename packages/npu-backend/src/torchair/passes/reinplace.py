@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from torchair.passes.base import FxPass, same_sizes, value_of
-from torchair.passes.memory import Memory, shares
+from torchair.passes.memory import MemoryFacts, shares
 
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
@@ -119,7 +119,7 @@ def _fits(node: Node, held: Node) -> bool:
     return same and same_sizes(old.shape, new.shape) and same_sizes(old.stride(), new.stride())
 
 
-def _others_apart(node: Node, held: Node, memory: Memory) -> bool:
+def _others_apart(node: Node, held: Node, memory: MemoryFacts) -> bool:
     """Whether the other operands lie elsewhere; an elementwise operator may also read the very tensor it writes."""
     others = [n for n in node.all_input_nodes if n is not held]
     if not all(memory.apart(n, held) for n in others):
@@ -140,7 +140,7 @@ class ReinplaceOps(FxPass):
     option = "inplace_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        memory = Memory(gm.graph)
+        memory = MemoryFacts(gm.graph)
         edits = 0
         for node in gm.graph.nodes:
             form = in_place_form(node.target) if node.op == "call_function" else None
@@ -169,7 +169,7 @@ class ReinplaceInputs(FxPass):
     def run(self, gm: torch.fx.GraphModule) -> int:
         graph = gm.graph
         edits = 0
-        memory = Memory(graph)
+        memory = MemoryFacts(graph)
         for copy in [n for n in graph.nodes if n.target is aten.copy_.default]:
             held, node = copy.args[0], copy.args[1]
             if copy.users or not self._mergeable(memory, held, node, copy):
@@ -180,7 +180,7 @@ class ReinplaceInputs(FxPass):
             memory.writers[held] = [node]
             edits += 1
         found = [(n, form) for n in graph.nodes if n.op == "call_function" and (form := writing_form(n.target))]
-        memory = Memory(graph) if found else memory
+        memory = MemoryFacts(graph) if found else memory
         # each cache has one writer, so what is decided for one operator holds whatever becomes of the others
         plans = [(n, form, plan) for n, form in found if (plan := _caches_of(n, form, memory)) is not None]
         for node, form, plan in plans:
@@ -188,7 +188,7 @@ class ReinplaceInputs(FxPass):
         return edits + len(plans)
 
     @staticmethod
-    def _mergeable(memory: Memory, held: Any, node: Any, copy: Node) -> bool:
+    def _mergeable(memory: MemoryFacts, held: Any, node: Any, copy: Node) -> bool:
         if not isinstance(held, torch.fx.Node) or held.op != "placeholder" or not isinstance(node, torch.fx.Node):
             return False
         if in_place_form(node.target) is None or not node.args or node.args[0] is not held or not _fits(node, held):
@@ -209,7 +209,7 @@ class _Cache:
     copy: Node
 
 
-def _caches_of(node: Node, form: WritingForm, memory: Memory) -> list[_Cache] | None:
+def _caches_of(node: Node, form: WritingForm, memory: MemoryFacts) -> list[_Cache] | None:
     """What ``form`` would write in the place of ``node``; None where somebody could tell the difference."""
     parts = {u.args[1]: u for u in node.users if u.target is operator.getitem}
     if len(parts) != len(node.users):

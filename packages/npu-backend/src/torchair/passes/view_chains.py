@@ -10,7 +10,7 @@ import torch
 from ge_converters.base.operators import aten
 from torchair.oplib.torch_ops import name_of
 from torchair.passes.base import FxPass, row_major, same_layout, same_sizes, switched_on, value_of
-from torchair.passes.memory import Memory
+from torchair.passes.memory import MemoryFacts
 
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
@@ -54,7 +54,7 @@ class MergeViews(FxPass):
         graph = gm.graph
         if any(name_of(n.target) == "scope_enter" for n in graph.nodes):
             return 0
-        memory = Memory(graph)
+        memory = MemoryFacts(graph)
         edits = 0
         for node in list(graph.nodes):
             # memory that is handed out keeps its views as they are: strides and names are the caller's business

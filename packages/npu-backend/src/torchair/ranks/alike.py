@@ -24,8 +24,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ge_converters.base.torch_worlds import group_in, guards_can_be_left_out, local_part, user_frame
 from torchair.config.log import logger
-from torchair.ranks.exchange import Call
-from torchair.ranks.programs import Program, plain_state
+from torchair.ranks.exchange import RankCall
+from torchair.ranks.programs import RankedModel, plain_state
 from torchair.ranks.world import Member, World, here
 
 Key = tuple[str, int]
@@ -51,7 +51,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         program: What it carries out.
     """
 
-    def __init__(self, member: Member, program: Program) -> None:
+    def __init__(self, member: Member, program: RankedModel) -> None:
         super().__init__()
         self._member, self._silent, self._inside = member, False, False
         self._numbers = WeakIdKeyDictionary()
@@ -105,7 +105,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Of all calls up to now."""
         return self._all.hexdigest()
 
-    def entered(self, call: Call) -> None:
+    def entered(self, call: RankCall) -> None:
         """Note a collective that the rank enters."""
         peers = call.key[3:] if call.kind in ("send", "recv") else ()
         self._note(call.kind, self._group(call.key[0]), len(call.group), *peers, call.more)
@@ -201,7 +201,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return number, self._form(value), hashlib.sha256(data).hexdigest()
 
 
-def recorded(size: int, prepared: Callable[[Member], Program]) -> Alike | None:
+def recorded(size: int, prepared: Callable[[Member], RankedModel]) -> Alike | None:
     """Carry out all ranks in eager mode; None if they cannot be, which is for their graphs to tell.
 
     Args:

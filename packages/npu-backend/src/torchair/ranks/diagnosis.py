@@ -18,9 +18,9 @@ import torch
 from ge_converters.base.torch_worlds import is_partial, local_part, user_frame
 from ge_graph import escape
 from torchair.ranks import programs
-from torchair.ranks.exchange import Call, Meeting
+from torchair.ranks.exchange import OpenCollective, RankCall
 from torchair.ranks.problems import NUMBERS, Fault, RanksError, listed
-from torchair.ranks.programs import Build, Program
+from torchair.ranks.programs import Build, RankedModel
 from torchair.ranks.relations import Mesh, Relation, close, relation
 from torchair.ranks.world import Member, World, here
 
@@ -43,18 +43,18 @@ class _Seen:
 class _Met:
     """A collective that the cut model went through: its calls by rank, and copies of what each brought."""
 
-    calls: Mapping[int, Call]
+    calls: Mapping[int, RankCall]
     inputs: Mapping[int, Sequence[torch.Tensor]]
     step: int
 
     @property
-    def call(self) -> Call:
+    def call(self) -> RankCall:
         """Of the least rank."""
         return self.calls[min(self.calls)]
 
 
 def find(
-    build: Build, prepared: Callable[[Member], Program], sizes: Mapping[str, int], tolerance: float
+    build: Build, prepared: Callable[[Member], RankedModel], sizes: Mapping[str, int], tolerance: float
 ) -> list[Fault]:
     """The fault that explains why the ranks' numbers differ; empty if eager ranks agree with the whole model.
 
@@ -70,7 +70,7 @@ def find(
     seen = [_Seen() for _ in world.members]
     met: list[_Met] = []
 
-    def keep(meeting: Meeting) -> None:
+    def keep(meeting: OpenCollective) -> None:
         if not any(world.members[r].quiet for r in meeting.calls):
             copies = {r: [x.detach().clone() for x in c.inputs] for r, c in meeting.calls.items()}
             met.append(_Met(dict(meeting.calls), copies, seen[meeting.members[0]].step))
@@ -104,7 +104,7 @@ def _raised(error: Exception, met: Sequence[_Met]) -> list[Fault]:
     return [Fault(NUMBERS, what, (call.rank,), call.title(), listed(call.group), place.source, place.module, "raises")]
 
 
-def _watched(program: Program, seen: _Seen, member: Member | None) -> None:
+def _watched(program: RankedModel, seen: _Seen, member: Member | None) -> None:
     """Run a program and keep the results of its modules."""
     handles: list[Any] = []
     codes: set[Any] = set()

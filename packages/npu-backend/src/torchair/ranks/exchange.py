@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class Call:
+class RankCall:
     """What one rank brings to a collective.
 
     Attributes:
@@ -80,7 +80,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Exchanged:
     """A collective that took place.
 
     Attributes:
@@ -99,12 +99,12 @@ class Record:
 
 
 @dataclass(eq=False)
-class Meeting:
+class OpenCollective:
     """A collective that some ranks have entered."""
 
     key: tuple[Any, ...]
     members: tuple[int, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, RankCall] = field(default_factory=dict)
     complete: bool = False
 
     @property
@@ -112,7 +112,7 @@ class Meeting:
         """Whether everybody is there."""
         return len(self.calls) == len(set(self.members))
 
-    def add(self, call: Call) -> Fault | None:
+    def add(self, call: RankCall) -> Fault | None:
         """Take a rank in; the fault if it brings something else than the others."""
         first = next(iter(self.calls.values()), call)
         self.calls[call.rank] = call
@@ -131,14 +131,14 @@ class Meeting:
             )
         return None
 
-    def carry_out(self) -> Record:
+    def carry_out(self) -> Exchanged:
         """Check sizes, hand everything over.
 
         Errors: ValueError with the two ranks and their sizes if these do not fit.
         """
         calls = [self.calls[r] for r in self.members]
         kind = calls[0].kind
-        record = Record(
+        record = Exchanged(
             calls[0].title(),
             self.members,
             tuple(_bytes(c.inputs) for c in calls),
@@ -151,10 +151,10 @@ class Meeting:
         return record
 
 
-class Mismatch(ValueError):
+class RanksDiffer(ValueError):
     """Two ranks bring sizes or types that do not fit together."""
 
-    def __init__(self, one: Call, other: Call, x: torch.Tensor, y: torch.Tensor) -> None:
+    def __init__(self, one: RankCall, other: RankCall, x: torch.Tensor, y: torch.Tensor) -> None:
         self.one, self.other = one, other
         super().__init__(
             f"{one.line()}: {listed([one.rank])} has {_described(x)}, {listed([other.rank])} {_described(y)}"
@@ -173,23 +173,23 @@ class Mismatch(ValueError):
         )
 
 
-def _hand(source: Call, to: Call, x: torch.Tensor, y: torch.Tensor) -> None:
+def _hand(source: RankCall, to: RankCall, x: torch.Tensor, y: torch.Tensor) -> None:
     """Copy bits; a vector takes any shape of as many elements, as backends do."""
     if x.numel() != y.numel() or x.dtype != y.dtype:
-        raise Mismatch(source, to, x, y)
+        raise RanksDiffer(source, to, x, y)
     if x is not y:
         y.detach().copy_(x.detach().reshape(y.shape))
 
 
-def _equal(calls: Sequence[Call], i: int) -> list[torch.Tensor]:
+def _equal(calls: Sequence[RankCall], i: int) -> list[torch.Tensor]:
     first = calls[0]
     for call in calls[1:]:
         if call.inputs[i].shape != first.inputs[i].shape or call.inputs[i].dtype != first.inputs[i].dtype:
-            raise Mismatch(first, call, first.inputs[i], call.inputs[i])
+            raise RanksDiffer(first, call, first.inputs[i], call.inputs[i])
     return [c.inputs[i].detach() for c in calls]
 
 
-def _reduced(calls: Sequence[Call]) -> None:
+def _reduced(calls: Sequence[RankCall]) -> None:
     root = calls[0].more.get("root")
     for i in range(len(calls[0].inputs)):
         total = _REDUCE[calls[0].more["op"]](_equal(calls, i)).clone()
@@ -198,20 +198,20 @@ def _reduced(calls: Sequence[Call]) -> None:
                 call.outputs[i].detach().copy_(total)
 
 
-def _scattered(calls: Sequence[Call]) -> None:
+def _scattered(calls: Sequence[RankCall]) -> None:
     totals = [_REDUCE[calls[0].more["op"]](_equal(calls, i)) for i in range(len(calls))]
     for call, total in zip(calls, totals):
         if call.outputs[0].numel() != total.numel():
-            raise Mismatch(call, call, call.outputs[0], total)
+            raise RanksDiffer(call, call, call.outputs[0], total)
         call.outputs[0].detach().copy_(total.reshape(call.outputs[0].shape))
 
 
-def _sent(calls: Sequence[Call]) -> None:
+def _sent(calls: Sequence[RankCall]) -> None:
     source, to = sorted(calls, key=lambda c: c.kind, reverse=True)
     _hand(source, to, source.inputs[0], to.outputs[0])
 
 
-def _told(calls: Sequence[Call]) -> None:
+def _told(calls: Sequence[RankCall]) -> None:
     root = calls[calls[0].more["root"]]
     for call in calls:
         if call is not root:
@@ -219,27 +219,27 @@ def _told(calls: Sequence[Call]) -> None:
                 _hand(root, call, theirs, mine)
 
 
-def _gathered(calls: Sequence[Call]) -> None:
+def _gathered(calls: Sequence[RankCall]) -> None:
     for i, source in enumerate(calls):
         for to in calls:
             if to.outputs:
                 _hand(source, to, source.inputs[0], to.outputs[i])
 
 
-def _dealt(calls: Sequence[Call]) -> None:
+def _dealt(calls: Sequence[RankCall]) -> None:
     root = calls[calls[0].more["root"]]
     for i, to in enumerate(calls):
         _hand(root, to, root.inputs[i], to.outputs[0])
 
 
-def _crossed(calls: Sequence[Call]) -> None:
+def _crossed(calls: Sequence[RankCall]) -> None:
     moved = [[x.clone() for x in call.inputs] for call in calls]
     for i, to in enumerate(calls):
         for j, source in enumerate(calls):
             _hand(source, to, moved[j][i], to.outputs[j])
 
 
-_HANDING: Final[dict[str, Callable[[Sequence[Call]], None]]] = {
+_HANDING: Final[dict[str, Callable[[Sequence[RankCall]], None]]] = {
     "all_reduce": _reduced,
     "reduce": _reduced,
     "broadcast": _told,
@@ -261,7 +261,7 @@ def _described(x: torch.Tensor) -> str:
     return f"{str(x.dtype)[6:]}{list(x.shape)}"
 
 
-def unfinished(meeting: Meeting) -> Fault:
+def unfinished(meeting: OpenCollective) -> Fault:
     """The fault of a collective that some members never entered."""
     there = sorted(meeting.calls)
     missing = [r for r in meeting.members if r not in meeting.calls]
@@ -278,7 +278,7 @@ def unfinished(meeting: Meeting) -> Fault:
     )
 
 
-def deadlock(held: Mapping[int, Call], done: Sequence[int], open_meetings: Sequence[Meeting]) -> list[Fault]:
+def deadlock(held: Mapping[int, RankCall], done: Sequence[int], open_meetings: Sequence[OpenCollective]) -> list[Fault]:
     """Who waits for whom, when nobody can go on.
 
     Args:

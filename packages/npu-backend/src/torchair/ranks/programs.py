@@ -20,7 +20,7 @@ Step = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass
-class Program:
+class RankedModel:
     """A model and how it is called.
 
     Attributes:
@@ -32,7 +32,7 @@ class Program:
     steps: list[Step] = field(default_factory=list)
 
 
-Build = Callable[[Any], Program]
+Build = Callable[[Any], RankedModel]
 """From a mesh, or None for the whole model, to the program of the rank that asks."""
 
 
@@ -43,18 +43,18 @@ def steps_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> list[Step]:
     return [(tuple(args) if isinstance(args, (tuple, list)) else (args,), dict(kwargs or {}))]
 
 
-def program_of(made: Any, steps: Sequence[Step] = ()) -> Program:
+def program_of(made: Any, steps: Sequence[Step] = ()) -> RankedModel:
     """A program from what a factory or a sharding function returns: model, (model, args), (model, args, kwargs)."""
-    if isinstance(made, Program):
+    if isinstance(made, RankedModel):
         return made
     if callable(made):
-        return Program(made, list(steps))
+        return RankedModel(made, list(steps))
     if isinstance(made, (tuple, list)) and made and len(made) <= 3 and callable(made[0]):
         args: Any = made[1] if len(made) > 1 else ()
         kwargs = made[2] if len(made) > 2 else None
         if isinstance(args, Mapping):
             args, kwargs = (), args
-        return Program(made[0], steps_of(args, kwargs))
+        return RankedModel(made[0], steps_of(args, kwargs))
     raise bad(
         f"the function that makes a rank's model returned a {type(made).__name__}",
         "return the model, (model, args) or (model, args, kwargs); args may be a list of tuples, one for each call",
@@ -71,13 +71,13 @@ def cut(model: Callable[..., Any], steps: Sequence[Step], shard: Callable[..., A
             of this rank.
     """
 
-    def build(mesh: Any) -> Program:
+    def build(mesh: Any) -> RankedModel:
         own = _with_shared_parameters(model) if mesh is not None else copy.deepcopy(model)
         mine = copy.deepcopy(list(steps))  # calls may write their inputs
         if mesh is None:
-            return Program(own, mine)
+            return RankedModel(own, mine)
         made = shard(own, mesh)
-        return Program(own, mine) if made is None else program_of(made, mine)
+        return RankedModel(own, mine) if made is None else program_of(made, mine)
 
     return build
 
@@ -85,7 +85,7 @@ def cut(model: Callable[..., Any], steps: Sequence[Step], shard: Callable[..., A
 def made_by(factory: Callable[..., Any]) -> Build:
     """Programs that a function of the mesh makes; None asks for the whole model."""
 
-    def build(mesh: Any) -> Program:
+    def build(mesh: Any) -> RankedModel:
         try:
             return program_of(factory(mesh))
         except (AttributeError, TypeError) as error:

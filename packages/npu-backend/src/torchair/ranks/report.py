@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import escape
 from tair_debug.graph_page import render
 from tair_debug.terminal import table
-from torchair.ranks.exchange import Record
+from torchair.ranks.exchange import Exchanged
 from torchair.ranks.plans import Planned
 from torchair.ranks.relations import Mesh
 from torchair.ranks.run import RanksReport
@@ -53,7 +53,7 @@ def as_dict(report: RanksReport) -> dict[str, Any]:
     }
 
 
-def _bytes(log: Sequence[Record]) -> dict[tuple[int, int, int], tuple[int, int]]:
+def _bytes(log: Sequence[Exchanged]) -> dict[tuple[int, int, int], tuple[int, int]]:
     """Rank, graph and position to bytes sent and received, of the last time."""
     found = {}
     for record in log:

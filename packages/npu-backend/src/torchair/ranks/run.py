@@ -16,10 +16,10 @@ from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
 from torchair.ranks import alike, diagnosis, plans, programs
 from torchair.ranks.engine import RanksEngine, adopt_mesh
-from torchair.ranks.exchange import Record
+from torchair.ranks.exchange import Exchanged
 from torchair.ranks.plans import Planned
 from torchair.ranks.problems import NUMBERS, Fault, RanksError, bad, listed
-from torchair.ranks.programs import Build, Program, Weights
+from torchair.ranks.programs import Build, RankedModel, Weights
 from torchair.ranks.relations import Mesh, Relation, relation
 from torchair.ranks.world import Member, World, here
 
@@ -60,7 +60,7 @@ class RanksReport:
     faults: list[Fault] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
     programs: list[list[Sequence[Planned]]] = field(default_factory=list)
-    log: list[Record] = field(default_factory=list)
+    log: list[Exchanged] = field(default_factory=list)
     graphs: int = 0
     distinct: int = 0
     traced: int = 0
@@ -214,7 +214,7 @@ class Reference:
 
 
 def carry_out(
-    call: Callable[..., Any], program: Program, backward: bool, member: Member | None = None
+    call: Callable[..., Any], program: RankedModel, backward: bool, member: Member | None = None
 ) -> tuple[list[list[torch.Tensor]], dict[str, torch.Tensor]]:
     """All calls of a program, and the gradients of the sum of their results."""
     made = [programs.tensors(call(*args, **kwargs)) for args, kwargs in program.steps]
@@ -268,7 +268,7 @@ def _rank(
     return carry_out(compiler(call), program, backward, member)
 
 
-def prepared(member: Member, *, build: Build, sizes: Mapping[str, int]) -> Program:
+def prepared(member: Member, *, build: Build, sizes: Mapping[str, int]) -> RankedModel:
     """The program of a rank, made in silence: what it communicates meanwhile is no part of the model."""
     member.quiet = True
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))

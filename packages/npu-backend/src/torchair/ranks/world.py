@@ -22,7 +22,7 @@ from ge_converters.base.torch_compat import process_group
 from ge_converters.base.torch_worlds import idle_store, name_of_group, threaded_worlds, user_frame
 from ge_graph.errors import on_purpose
 from torchair.ranks import exchange
-from torchair.ranks.exchange import Call, Place
+from torchair.ranks.exchange import Place, RankCall
 from torchair.ranks.problems import RanksError, bad
 
 BACKEND: Final = "tair_ranks"
@@ -44,7 +44,7 @@ class Member:
     rank: int
     turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     state: str = "ready"  # ready, waits, gate, done
-    waits_for: Call | None = None
+    waits_for: RankCall | None = None
     result: Any = None
     place: Callable[[str], Place | None] | None = None
     counts: dict[str, int] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class World:
 
     def __init__(self, size: int, on_gate: Callable[[list[Member]], None] | None = None) -> None:
         self.members = [Member(self, rank) for rank in range(size)]
-        self.log: list[exchange.Record] = []
-        self.on_call: Callable[[exchange.Meeting], None] | None = None
+        self.log: list[exchange.Exchanged] = []
+        self.on_call: Callable[[exchange.OpenCollective], None] | None = None
         self._on_gate = on_gate
-        self._open: dict[tuple[Any, ...], exchange.Meeting] = {}
+        self._open: dict[tuple[Any, ...], exchange.OpenCollective] = {}
         self._error: BaseException | None = None
         self._ended = threading.Semaphore(0)
 
@@ -195,13 +195,13 @@ class World:
 
     # -- meeting ------------------------------------------------------------------------------------------------------
 
-    def enter(self, member: Member, call: Call) -> exchange.Meeting:
+    def enter(self, member: Member, call: RankCall) -> exchange.OpenCollective:
         """Take part in a collective; complete when all ranks of the group do."""
         if self._error is not None:
             raise Aborted
         meeting = self._open.get(call.key)
         if meeting is None:
-            meeting = self._open[call.key] = exchange.Meeting(call.key, call.members)
+            meeting = self._open[call.key] = exchange.OpenCollective(call.key, call.members)
         if (fault := meeting.add(call)) is not None:
             raise RanksError.of([fault])
         if meeting.full:
@@ -212,7 +212,7 @@ class World:
                 record = meeting.carry_out()
                 if not member.quiet:
                     self.log.append(record)
-            except exchange.Mismatch as error:
+            except exchange.RanksDiffer as error:
                 raise RanksError.of([error.fault()]) from None
             for each in meeting.calls.values():
                 other = self.members[each.rank]
@@ -220,7 +220,7 @@ class World:
                     other.state = "ready"
         return meeting
 
-    def finish(self, member: Member, call: Call, meeting: exchange.Meeting) -> None:
+    def finish(self, member: Member, call: RankCall, meeting: exchange.OpenCollective) -> None:
         """Wait until a collective is complete."""
         while not meeting.complete:
             member.waits_for = call
@@ -231,7 +231,7 @@ class World:
 class _Work(dist.Work):  # type: ignore[misc]
     """What torch waits for."""
 
-    def __init__(self, group: Group | None = None, call: Call | None = None, meeting: Any = None) -> None:
+    def __init__(self, group: Group | None = None, call: RankCall | None = None, meeting: Any = None) -> None:
         super().__init__()
         self._group, self._call, self._meeting = group, call, meeting
 
@@ -285,7 +285,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         place = member.place(kind) if member.place is not None else None
         if place is None:
             place = Place(-1, -1, *user_frame(), member.modules[-1] if member.modules else "")
-        call = Call(self.member.rank, kind, key, ranks, list(inputs), list(outputs), more, place, self.ranks)
+        call = RankCall(self.member.rank, kind, key, ranks, list(inputs), list(outputs), more, place, self.ranks)
         if member.recorder is None:
             return _Work(self, call, member.world.enter(member, call))
         member.recorder.entered(call)

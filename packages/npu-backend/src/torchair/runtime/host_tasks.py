@@ -21,7 +21,7 @@ from torchair.runtime.fx_program import HasGraph, write_program
 Node: TypeAlias = torch.fx.Node
 
 
-class Recorder(Protocol):
+class TaskRecorder(Protocol):
     """Who captures tasks that can be replaced."""
 
     def launch(self, task: HostTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -44,7 +44,7 @@ class HostTask:
         return f"{self.target}, whose task is replaced before a replay"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        recorder: Recorder | None = getattr(self._captor, "recorder", None)
+        recorder: TaskRecorder | None = getattr(self._captor, "recorder", None)
         return self.target(*args, **kwargs) if recorder is None else recorder.launch(self, args, kwargs)
 
 

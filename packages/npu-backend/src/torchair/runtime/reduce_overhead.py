@@ -26,7 +26,7 @@ import torch
 from ge_converters.base.torch_compat import tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
-from torchair.passes.memory import Memory
+from torchair.passes.memory import MemoryFacts
 from torchair.runtime.fx_program import HasGraph, write_program
 from torchair.runtime.graph_capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
@@ -91,7 +91,7 @@ class CapturePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedPrograms:
     """A plan and the graphs that its programs run; they hold what tracing left in them, so nobody keeps them for long.
 
     Attributes:
@@ -147,7 +147,7 @@ class _Captures:
 
 def plan_capture(
     gm: torch.fx.GraphModule, device: str, options: Any, *, title: str, static: frozenset[int], capture: bool = True
-) -> Planned:
+) -> PlannedPrograms:
     """Decide how a graph runs in mode reduce-overhead; edits ``gm.graph``.
 
     Args:
@@ -163,7 +163,7 @@ def plan_capture(
     if device != "cpu" and captured:
         refuse_host_work(gm, device)
     bare = not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list))
-    memory = Memory(gm.graph)
+    memory = MemoryFacts(gm.graph)
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     kinds = [_kind(n, i, memory, static) for i, n in enumerate(inputs)]
     views = take_views(gm)
@@ -175,7 +175,7 @@ def plan_capture(
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n)) and i not in numbers.inputs]
     plan = CapturePlan(program, source, kinds, symbolic, results, views, not bare, numbers, capture)
-    return Planned(plan, gm, host)
+    return PlannedPrograms(plan, gm, host)
 
 
 def run_captured(
@@ -211,7 +211,7 @@ def run_captured(
     return CapturedGraph(plan, make, switches, title)
 
 
-def _kind(node: Node, position: int, memory: Memory, static: frozenset[int]) -> str:
+def _kind(node: Node, position: int, memory: MemoryFacts, static: frozenset[int]) -> str:
     if not isinstance(value_of(node), torch.Tensor):
         return ""
     if memory.roots(node) & memory.written:

@@ -1,5 +1,5 @@
 """Evidence that a rewrite changes no numbers: what it replaced and what took its place, evaluated side by side."""
 
-from torchair.passes.proofs.watch import Watch
+from torchair.passes.proofs.watch import RewriteWatch
 
-__all__ = ["Watch"]
+__all__ = ["RewriteWatch"]

@@ -69,7 +69,7 @@ class Version:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class RewritePart:
     """The steps that make one value from others.
 
     Attributes:
@@ -83,7 +83,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Evaluation:
     """What the evaluation of two parts has shown.
 
     Attributes:
@@ -94,11 +94,11 @@ class Verdict:
 
     equal: bool | None
     why: str = ""
-    old: Part | None = None
-    new: Part | None = None
+    old: RewritePart | None = None
+    new: RewritePart | None = None
 
 
-def numbered(old: Part, new: Part, order: Callable[[Any], Any] = lambda value: 0) -> dict[Any, int]:
+def numbered(old: RewritePart, new: RewritePart, order: Callable[[Any], Any] = lambda value: 0) -> dict[Any, int]:
     """A number for each value that one of two parts begins with, the same in both; those of the first come first.
 
     Args:
@@ -111,10 +111,10 @@ def numbered(old: Part, new: Part, order: Callable[[Any], Any] = lambda value: 0
     return numbers
 
 
-Evaluate = Callable[[Part, Part], Verdict]
+Evaluate = Callable[[RewritePart, RewritePart], Evaluation]
 
 
-class Comparison:
+class RewriteComparison:
     """Two versions of a graph, compared.
 
     Args:
@@ -130,10 +130,10 @@ class Comparison:
     def __init__(self, old: Version, new: Version, alike: Callable[[Step, Step], bool], evaluate: Evaluate) -> None:
         self._old, self._new, self._evaluate = old, new, evaluate
         self._same: set[Any] = set()
-        self._known: dict[tuple[Any, Any], Verdict] = {}
-        self.open: list[Verdict] = []
+        self._known: dict[tuple[Any, Any], Evaluation] = {}
+        self.open: list[Evaluation] = []
         self.tested = 0
-        self.different: Verdict | None = None
+        self.different: Evaluation | None = None
         done, first = self._walk(alike)
         for value, other in zip(old.outputs, new.outputs):
             if not self._equal(value, other):
@@ -141,12 +141,12 @@ class Comparison:
                 return
         lost = [s for s in old.steps if s.acts and s.key not in done]
         if lost:
-            self.different = first or Verdict(False, f"{lost[0].target} does something else, or nothing any more")
+            self.different = first or Evaluation(False, f"{lost[0].target} does something else, or nothing any more")
 
-    def _walk(self, alike: Callable[[Step, Step], bool]) -> tuple[set[Any], Verdict | None]:
+    def _walk(self, alike: Callable[[Step, Step], bool]) -> tuple[set[Any], Evaluation | None]:
         before = {step.key: step for step in self._old.steps}
         done: set[Any] = set()
-        first: Verdict | None = None
+        first: Evaluation | None = None
         for step in self._new.steps:
             was = before.get(step.key)
             if was is None:
@@ -172,7 +172,7 @@ class Comparison:
                 self.open.append(verdict)
         return verdict.equal is not False
 
-    def _test(self, a: Any, b: Any) -> Verdict:
+    def _test(self, a: Any, b: Any) -> Evaluation:
         """The verdict of the smallest parts that show equality, or of the largest."""
         entered: set[Any] = set()
         for _ in range(_STEPS):
@@ -181,7 +181,7 @@ class Comparison:
             if not single:
                 break
             entered.add(max(single, key=lambda v: self._new.maker[v].place))
-        first: Verdict | None = None
+        first: Evaluation | None = None
         for turn in range(_ROUNDS):
             old, new = self._part(self._old, a, entered), self._part(self._new, b, entered)
             self.tested += 1
@@ -194,7 +194,9 @@ class Comparison:
             if not more:
                 # only the verdict on whole parts counts against a rule: a smaller one may lack what the rule relies on
                 return (
-                    verdict if verdict.equal is False or first.equal is None else Verdict(None, verdict.why, old, new)
+                    verdict
+                    if verdict.equal is False or first.equal is None
+                    else Evaluation(None, verdict.why, old, new)
                 )
             entered |= more if turn < _ROUNDS - 2 else set(self._old.maker)
         assert first is not None
@@ -204,7 +206,7 @@ class Comparison:
         makers = (self._old.maker.get(value), self._new.maker.get(value))
         return all(step is not None and not step.opaque for step in makers)
 
-    def _part(self, version: Version, value: Any, entered: set[Any]) -> Part:
+    def _part(self, version: Version, value: Any, entered: set[Any]) -> RewritePart:
         steps: dict[int, Step] = {}
         leaves: set[Any] = set()
         waiting, seen = [value], set()
@@ -222,7 +224,7 @@ class Comparison:
                 continue
             steps[step.place] = step
             waiting += step.operands
-        return Part(version, [steps[place] for place in sorted(steps)], leaves, value)
+        return RewritePart(version, [steps[place] for place in sorted(steps)], leaves, value)
 
 
 def described(steps: Sequence[Step], most: int = 8) -> str:

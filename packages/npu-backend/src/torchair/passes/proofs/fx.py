@@ -12,9 +12,9 @@ from torchair.passes.arguments import canonical
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import writes
 from torchair.passes.proofs import samples
-from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Version, described, numbered
+from torchair.passes.proofs.claims import Evaluation, RewriteComparison, RewritePart, Step, Version, described, numbered
 from torchair.passes.proofs.sizes import Sizes, choices
-from torchair.passes.proofs.tolerances import Tolerance
+from torchair.passes.proofs.tolerances import RuleTolerance
 
 Node: TypeAlias = torch.fx.Node
 # More elements than these are not evaluated, so that a large model can be compiled with the option.
@@ -62,7 +62,7 @@ def version(gm: torch.fx.GraphModule) -> Version:
     return Version(steps, outputs, gm)
 
 
-def compare(old: Version, new: Version, tolerance: Tolerance, known: set[Any]) -> Comparison | Verdict:
+def compare(old: Version, new: Version, tolerance: RuleTolerance, known: set[Any]) -> RewriteComparison | Evaluation:
     """Put what has changed to the test; graphs whose writes have changed are evaluated as a whole.
 
     Args:
@@ -73,20 +73,20 @@ def compare(old: Version, new: Version, tolerance: Tolerance, known: set[Any]) -
     if [(s.key, s.target) for s in old.steps if s.acts] != [(s.key, s.target) for s in new.steps if s.acts]:
         return _whole(old, new, found)
 
-    def evaluate(a: Part, b: Part) -> Verdict:
+    def evaluate(a: RewritePart, b: RewritePart) -> Evaluation:
         leaves = numbered(a, b)
         key = (_shape(a, leaves), _shape(b, leaves), tolerance, repr(found))
         if None not in key and key in known:
-            return Verdict(True)
+            return Evaluation(True)
         verdict = _evaluate(a, b, found, tolerance)
         if verdict.equal and None not in key:
             known.add(key)
         return verdict
 
-    return Comparison(old, new, lambda a, b: a.target is b.target and a.rest == b.rest, evaluate)
+    return RewriteComparison(old, new, lambda a, b: a.target is b.target and a.rest == b.rest, evaluate)
 
 
-def _shape(part: Part, leaves: Mapping[Any, int]) -> Any:
+def _shape(part: RewritePart, leaves: Mapping[Any, int]) -> Any:
     """All that a verdict on a part depends on; the same for the same part at another place of a model.
 
     None for parts that read what the graph holds: it may be another tensor by the next pass.
@@ -109,10 +109,10 @@ def _described(value: Any) -> str:
     return f"{type(value).__name__} {value}"
 
 
-def _evaluate(a: Part, b: Part, found: list[Sizes], tolerance: Tolerance) -> Verdict:
+def _evaluate(a: RewritePart, b: RewritePart, found: list[Sizes], tolerance: RuleTolerance) -> Evaluation:
     elements = sum(_elements(s.about[2]) for part in (a, b) for s in part.steps)
     if elements > _ELEMENTS:
-        return Verdict(None, f"{elements} elements are too many to evaluate", a, b)
+        return Evaluation(None, f"{elements} elements are too many to evaluate", a, b)
     reason, seen = "", 0
     for sizes in found:
         for kind, wide in [*((k, False) for k in tolerance.kinds), ("ordinary", True)]:
@@ -129,17 +129,17 @@ def _evaluate(a: Part, b: Part, found: list[Sizes], tolerance: Tolerance) -> Ver
                 if wide:
                     continue
                 why = f"{type(error).__name__}: {error}"
-                return Verdict(False, _told(a, b, f"it raises {why}", kind, sizes), a, b)
+                return Evaluation(False, _told(a, b, f"it raises {why}", kind, sizes), a, b)
             seen += 1
             if wide and samples.types(want) != samples.types(got):
                 continue  # an operator whose result has one type always, as the narrow values have shown
             text = samples.difference(want, got, tolerance.of(want, wide=wide), kind)
             if text:
-                return Verdict(False, _told(a, b, text, f"{kind}{' float64' if wide else ''}", sizes), a, b)
-    return Verdict(True, "", a, b) if seen else Verdict(None, reason, a, b)
+                return Evaluation(False, _told(a, b, text, f"{kind}{' float64' if wide else ''}", sizes), a, b)
+    return Evaluation(True, "", a, b) if seen else Evaluation(None, reason, a, b)
 
 
-def _told(a: Part, b: Part, text: str, kind: str, sizes: Sizes) -> str:
+def _told(a: RewritePart, b: RewritePart, text: str, kind: str, sizes: Sizes) -> str:
     inputs = ", ".join(
         f"{v.name}: {_described(b.version.maker[v].about[2])}"
         for v in sorted(a.leaves | b.leaves, key=lambda v: v.name)
@@ -172,7 +172,7 @@ def _ending(gm: torch.fx.GraphModule, calls: int) -> Iterator[None]:
             hook.remove()
 
 
-def _run(part: Part, sizes: Sizes, kind: str, wide: bool) -> Any:
+def _run(part: RewritePart, sizes: Sizes, kind: str, wide: bool) -> Any:
     values: dict[Node, Any] = {}
     for leaf in part.leaves:
         step = part.version.maker[leaf]
@@ -230,11 +230,11 @@ def _elements(value: Any) -> int:
 # -- graphs that write memory -----------------------------------------------------------------------------------------
 
 
-def _whole(old: Version, new: Version, found: list[Sizes]) -> Verdict:
+def _whole(old: Version, new: Version, found: list[Sizes]) -> Evaluation:
     """Results, and what the inputs hold afterwards, of two graphs whose writes are not the same."""
     elements = sum(_elements(s.about[2]) for s in old.steps)
     if elements > _ELEMENTS:
-        return Verdict(None, f"{elements} elements are too many to evaluate")
+        return Evaluation(None, f"{elements} elements are too many to evaluate")
     reason, seen = "", 0
     for sizes in found:
         for kind in samples.KINDS:
@@ -248,13 +248,13 @@ def _whole(old: Version, new: Version, found: list[Sizes]) -> Verdict:
                 with _ending(new.about, 2 * _CALLS):
                     got = list(_run_whole(new, sizes, kind))
             except Exception as error:  # noqa: BLE001
-                return Verdict(False, f"the graph raises {type(error).__name__}: {error}, for {kind} values {sizes}")
+                return Evaluation(False, f"the graph raises {type(error).__name__}: {error}, for {kind} values {sizes}")
             seen += 1
             for (what, a), (_, b) in zip(want, got):
                 text = samples.difference(a, b, 0.0)
                 if text:
-                    return Verdict(False, f"{what} is another: {text}, for {kind} values {sizes}")
-    return Verdict(True) if seen else Verdict(None, reason)
+                    return Evaluation(False, f"{what} is another: {text}, for {kind} values {sizes}")
+    return Evaluation(True) if seen else Evaluation(None, reason)
 
 
 def _run_whole(graph: Version, sizes: Sizes, kind: str) -> Iterator[tuple[str, Any]]:

@@ -17,9 +17,9 @@ from ge_graph.passes.effects import Effects
 from ge_graph.ports import PLACEHOLDERS
 from ge_graph.rules.subgraphs import LOOPS
 from torchair.passes.proofs import samples
-from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Version, described, numbered
+from torchair.passes.proofs.claims import Evaluation, RewriteComparison, RewritePart, Step, Version, described, numbered
 from torchair.passes.proofs.sizes import Sizes
-from torchair.passes.proofs.tolerances import Tolerance, kinds_for
+from torchair.passes.proofs.tolerances import RuleTolerance, kinds_for
 
 _ELEMENTS: Final = 1 << 24
 _TEXT_BYTES: Final = 1 << 16  # constants of more are not compared by content
@@ -95,12 +95,12 @@ def _same(a: Attr, b: Attr) -> bool:
 def compare(
     old: Version,
     new: Version,
-    tolerance: Tolerance,
+    tolerance: RuleTolerance,
     known: set[Any],
     found: list[Sizes],
     texts: Texts,
     numbers: Callable[[Node, Sizes], Any],
-) -> Comparison:
+) -> RewriteComparison:
     """Put what has changed to the test.
 
     Args:
@@ -113,20 +113,20 @@ def compare(
         node = leaf.node
         return [numbers(node, sizes) for sizes in found] if node.op in PLACEHOLDERS else None
 
-    def evaluate(a: Part, b: Part) -> Verdict:
+    def evaluate(a: RewritePart, b: RewritePart) -> Evaluation:
         leaves = numbered(a, b, lambda value: value.index)
         key = (_shape(a, leaves, number), _shape(b, leaves, number), tolerance, repr(found))
         if None not in key and key in known:
-            return Verdict(True)
+            return Evaluation(True)
         verdict = _evaluate(a, b, found, tolerance, texts, numbers)
         if verdict.equal and None not in key:
             known.add(key)
         return verdict
 
-    return Comparison(old, new, _alike, evaluate)
+    return RewriteComparison(old, new, _alike, evaluate)
 
 
-def _shape(part: Part, leaves: Mapping[Tensor, int], value_of: Callable[[Tensor], Any]) -> Any:
+def _shape(part: RewritePart, leaves: Mapping[Tensor, int], value_of: Callable[[Tensor], Any]) -> Any:
     """All that a verdict on a part depends on; None if that has no text: large constants, graphs in nodes."""
     number: dict[Tensor, Any] = dict(leaves)
     lines: list[Any] = []
@@ -152,12 +152,17 @@ def _text(value: Any) -> Any:
 
 
 def _evaluate(
-    a: Part, b: Part, found: list[Sizes], tolerance: Tolerance, texts: Texts, numbers: Callable[[Node, Sizes], Any]
-) -> Verdict:
+    a: RewritePart,
+    b: RewritePart,
+    found: list[Sizes],
+    tolerance: RuleTolerance,
+    texts: Texts,
+    numbers: Callable[[Node, Sizes], Any],
+) -> Evaluation:
     from ge_runtime.cpu.values import TORCH_OF
 
     if any(step.target in LOOPS for part in (a, b) for step in part.steps):
-        return Verdict(None, "for drawn values a loop need not end", a, b)
+        return Evaluation(None, "for drawn values a loop need not end", a, b)
     reason, seen = "", 0
     in_double = _narrow(a) and _widens(a) and _widens(b)
     tested = kinds_for({s.target for s in b.steps} - {s.target for s in a.steps})
@@ -187,13 +192,13 @@ def _evaluate(
                 torch.manual_seed(0)
                 got = runs[wide][1](inputs)
             except Exception as error:  # noqa: BLE001
-                return Verdict(False, _told(a, b, f"it raises {type(error).__name__}: {error}", kind, sizes), a, b)
+                return Evaluation(False, _told(a, b, f"it raises {type(error).__name__}: {error}", kind, sizes), a, b)
             seen += 1
             text = samples.difference(want, got, tolerance.of(want, wide=wide), kind)
             if text:
                 kind = f"{kind} float64" if wide else kind
-                return Verdict(False, _told(a, b, text, kind, sizes), a, b)
-    return Verdict(True, "", a, b) if seen else Verdict(None, reason, a, b)
+                return Evaluation(False, _told(a, b, text, kind, sizes), a, b)
+    return Evaluation(True, "", a, b) if seen else Evaluation(None, reason, a, b)
 
 
 # -- in float64 -------------------------------------------------------------------------------------------------------
@@ -203,11 +208,11 @@ def _wider(dtype: DataType, wide: bool) -> DataType:
     return DataType.DT_DOUBLE if wide and dtype in _NARROW else dtype
 
 
-def _narrow(part: Part) -> bool:
+def _narrow(part: RewritePart) -> bool:
     return any(dtype in _NARROW for step in part.steps for dtype, _, _ in step.about[2])
 
 
-def _widens(part: Part) -> bool:
+def _widens(part: RewritePart) -> bool:
     """Whether every operator of a part takes and gives float64 wherever it has a shorter type."""
     return all(_takes_double(step) for step in part.steps)
 
@@ -248,7 +253,7 @@ def _as_double(value: Literal) -> np.ndarray[Any, Any]:
 
 
 def _leaves(
-    a: Part, b: Part, known: Mapping[str, int], sizes: Sizes, numbers: Callable[[Node, Sizes], Any]
+    a: RewritePart, b: RewritePart, known: Mapping[str, int], sizes: Sizes, numbers: Callable[[Node, Sizes], Any]
 ) -> list[tuple[Tensor, tuple[int, ...], Any]]:
     """What both parts begin with: value, shape, and the number if it is one."""
     chosen = sorted(a.leaves | b.leaves, key=lambda v: (v.node.name, v.index))
@@ -271,7 +276,7 @@ def _sized(shape: Shape | None, known: Mapping[str, int]) -> tuple[int, ...] | N
     return None if None in numbers else tuple(n for n in numbers if n is not None)
 
 
-def _compiled(part: Part, leaves: list[Tensor], known: Mapping[str, int], wide: bool) -> Callable[[Any], Any]:
+def _compiled(part: RewritePart, leaves: list[Tensor], known: Mapping[str, int], wide: bool) -> Callable[[Any], Any]:
     from ge_runtime.cpu import CpuEngine
 
     graph = Graph("claim")
@@ -298,7 +303,7 @@ def _compiled(part: Part, leaves: list[Tensor], known: Mapping[str, int], wide: 
     return lambda inputs: executable.run([i.clone() for i in inputs])[0]
 
 
-def _told(a: Part, b: Part, text: str, kind: str, sizes: Sizes) -> str:
+def _told(a: RewritePart, b: RewritePart, text: str, kind: str, sizes: Sizes) -> str:
     where = f", {sizes}" if sizes.values else ""
     leaves = ", ".join(map(repr, sorted(a.leaves | b.leaves, key=lambda v: (v.node.name, v.index)))) or "nothing"
     return f"{described(b.steps)} in the place of {described(a.steps)}: {text}, for {kind} values of {leaves}{where}"

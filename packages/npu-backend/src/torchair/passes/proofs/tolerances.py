@@ -16,7 +16,7 @@ from torchair.passes.proofs import samples
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class RuleTolerance:
     """By how much of the largest number of a result a rule may change it.
 
     Attributes:
@@ -36,19 +36,19 @@ class Tolerance:
         return self.by_type.get(value.dtype, 0.0) if isinstance(value, torch.Tensor) else 0.0
 
 
-EXACT: Final = Tolerance()
+EXACT: Final = RuleTolerance()
 # Two roundings, at most, of a sum of so many terms as tests and models have; eps is 2^-24, 2^-11, 2^-8.
 _SUMS: Final = MappingProxyType(
     {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.complex64: 1e-5}
 )
-_USERS: Final = Tolerance(
+_USERS: Final = RuleTolerance(
     _SUMS, "a user's operator rounds where it likes, as silu(x) beside x * sigmoid(x); float64 shows what it computes"
 )
-RULES: Final[Mapping[str, Tolerance]] = {
-    "fuse_operators": Tolerance(
+RULES: Final[Mapping[str, RuleTolerance]] = {
+    "fuse_operators": RuleTolerance(
         _SUMS, "a fused operator adds in another order; in 16 bits it rounds once where its parts round each"
     ),
-    "FuseQuantisedProducts": Tolerance(
+    "FuseQuantisedProducts": RuleTolerance(
         _SUMS,
         "a sum of whole numbers is exact and scaled once, where the one of dequantised values rounds each term; a "
         "scale that is infinite, NaN or near the ends of the type quantises nothing",
@@ -90,6 +90,6 @@ OTHER_MEMORY: Final[Mapping[str, str]] = {"write_inputs_in_place": _MOVED, "repl
 """Passes whose graphs are others by intent, and why."""
 
 
-def of(name: str) -> Tolerance:
+def of(name: str) -> RuleTolerance:
     """What a pass or rule may change."""
     return next((found for start, found in RULES.items() if name.startswith(start)), EXACT)

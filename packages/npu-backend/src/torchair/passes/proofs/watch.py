@@ -15,7 +15,7 @@ from torchair.config.log import logger
 from torchair.passes.base import value_of
 from torchair.passes.custom import PassError
 from torchair.passes.proofs import fx, ge, tolerances
-from torchair.passes.proofs.claims import Comparison, Verdict
+from torchair.passes.proofs.claims import Evaluation, RewriteComparison
 from torchair.passes.proofs.sizes import Sizes, choices
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _REPEATED: Final = 3  # reasons of one rewrite that a report writes out
 
 
-class Watch:
+class RewriteWatch:
     """Follows one compilation.
 
     Attributes:
@@ -113,8 +113,8 @@ class Watch:
                 )
             self._judge(name, found, "")
 
-    def _judge(self, name: str, found: Comparison | Verdict, where: str) -> None:
-        if isinstance(found, Verdict):
+    def _judge(self, name: str, found: RewriteComparison | Evaluation, where: str) -> None:
+        if isinstance(found, Evaluation):
             self.tested += 1
             wrong, unknown = (found, []) if found.equal is False else (None, [found] if found.equal is None else [])
         else:
@@ -147,7 +147,7 @@ def _expressions(value: Any) -> Iterator[Any]:
         yield value.node.expr
 
 
-def _blamed(verdict: Verdict) -> tuple[str, str, str]:
+def _blamed(verdict: Evaluation) -> tuple[str, str, str]:
     """The rule of ``register_replacement`` that replaced a part, where it stands, and the user's line of the part."""
     rule = place = line = ""
     for part in (verdict.old, verdict.new):
