@@ -189,7 +189,7 @@ class Mlp(nn.Module):
         return self.down(nn.functional.silu(self.up(self.norm(x))))  # type: ignore[no-any-return]  # nn.Module
 
 
-class Block(nn.Module):
+class AttentionAndMlp(nn.Module):
     """Attention and MLP, each ending in a linear whose input is split."""
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ FLOAT, HALF = torch.float32, torch.bfloat16
 @case(HALF, False, True, name="tensor_parallel_bfloat16")
 def tensor_parallel(dtype: torch.dtype, dynamic: bool, gradient: bool) -> None:
     """Results and gradients; of dynamic sizes two."""
-    whole, cut = pair(Block, dtype)
+    whole, cut = pair(AttentionAndMlp, dtype)
     plan = dict.fromkeys(("q", "k", "v"), ColwiseParallel) | {"o": RowwiseParallel} | MLP_PLAN
     parallelize_module(cut, mesh("tp"), {name: kind() for name, kind in plan.items()})
     net = compiled(cut, dynamic=dynamic)
