@@ -1,6 +1,6 @@
 """Patterns of distributed models on processes with gloo, and ranks that fail each other.
 
-On two processes; on four and eight with ``TAIR_WHOLE=1``.
+On two processes, symbolic sizes and bfloat16 at night; on four and eight processes with ``TAIR_WHOLE=1``.
 """
 
 import os
@@ -57,8 +57,9 @@ def ranks_in_other_collectives():
 # --- processes -------------------------------------------------------------------------------------------------------
 
 CASES = {**rank_patterns.CASES, **case}
+VARIANTS = ("_dynamic", "_bfloat16")  # of a pattern that runs by day
 RUNS = [
-    (n, name)
+    pytest.param(n, name, marks=[pytest.mark.night] if name.endswith(VARIANTS) else [])
     for n in (WORLD, 4, 8)[: 3 if WHOLE else 1]
     for name in CASES
     if n >= rank_patterns.FEWEST.get(name, WORLD)

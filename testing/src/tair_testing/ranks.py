@@ -91,6 +91,7 @@ def join(meets: str, place: int, **how: Any) -> None:
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if meets == "hccl":
+        os.environ["HCCL_ASYNC_ERROR_HANDLING"] = "0"  # else torch_npu ends the process of a failed collective
         importlib.import_module("torch_npu")
         torch.get_device_module("npu").set_device(place)
     dist.init_process_group(meets, timeout=timedelta(seconds=SECONDS // 2), **how)
