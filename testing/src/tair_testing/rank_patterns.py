@@ -105,7 +105,7 @@ def _outcome(name: str, fn: Callable[[], Any]) -> dict[str, Any]:
 
 def count() -> int:
     """Ranks that carry out a case."""
-    return dist.get_world_size()
+    return int(dist.get_world_size())
 
 
 def mesh(*names: str) -> DeviceMesh:
@@ -180,16 +180,16 @@ def same_gradients(cut: nn.Module, whole: nn.Module, dtype: torch.dtype = torch.
         close(got.cpu() / scale, want[name] / scale, **_ROUGH[dtype])
 
 
-class Mlp(nn.Module):
+class Mlp(nn.Module):  # type: ignore[misc]  # torch is not typed here
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(nn.functional.silu(self.up(self.norm(x))))  # type: ignore[no-any-return]  # nn.Module
+        return self.down(nn.functional.silu(self.up(self.norm(x))))
 
 
-class AttentionAndMlp(nn.Module):
+class AttentionAndMlp(nn.Module):  # type: ignore[misc]  # torch is not typed here
     """Attention and MLP, each ending in a linear whose input is split."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class AttentionAndMlp(nn.Module):
         q, k, v = (m(x).unflatten(-1, (-1, 4)).transpose(1, 2) for m in (self.q, self.k, self.v))
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(y.transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.silu(self.up(self.mlp_norm(x))))  # type: ignore[no-any-return]  # nn.Module
+        return x + self.down(nn.functional.silu(self.up(self.mlp_norm(x))))
 
 
 MLP_PLAN = {"up": ColwiseParallel, "down": RowwiseParallel}
@@ -267,7 +267,7 @@ def sequence_parallel(dtype: torch.dtype, dynamic: bool, length: int) -> None:
     same_gradients(cut, whole, dtype)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]  # torch is not typed here
     """One layer with a cache of keys and values; heads of the rank only."""
 
     keys: torch.Tensor
@@ -285,7 +285,7 @@ class Decoder(nn.Module):
         self.values.index_copy_(2, at, v)
         mask = torch.arange(6, device=at.device) <= at[:, None]
         y = nn.functional.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
-        return self.o(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # nn.Module
+        return self.o(y.transpose(1, 2).flatten(2))
 
 
 @case(FLOAT, False)
@@ -309,7 +309,7 @@ def decode_loop(dtype: torch.dtype, dynamic: bool) -> None:
 # --- experts ---------------------------------------------------------------------------------------------------------
 
 
-class Expert(nn.Module):
+class Expert(nn.Module):  # type: ignore[misc]  # torch is not typed here
     def __init__(self) -> None:
         super().__init__()
         self.lin = nn.Linear(8, 8)
@@ -318,7 +318,7 @@ class Expert(nn.Module):
         return torch.relu(self.lin(x))
 
 
-class Mixture(nn.Module):
+class Mixture(nn.Module):  # type: ignore[misc]  # torch is not typed here
     """An MLP, then eight experts of which a token takes two; ``group`` shares the experts out."""
 
     def __init__(self) -> None:
@@ -489,7 +489,7 @@ def context_parallel(dtype: torch.dtype, dynamic: bool) -> None:
         want.square().mean().backward()
         got.square().sum().div(want.numel()).backward()
         for part, full in zip(mine, whole, strict=True):
-            close(part.grad, own(full.grad, 2), **_ROUGH[dtype])  # type: ignore[arg-type]  # backward was called
+            close(part.grad, own(full.grad, 2), **_ROUGH[dtype])
 
 
 @case()
@@ -501,7 +501,7 @@ def context_parallel_flex() -> None:
     experimental = importlib.import_module("torch.distributed.tensor.experimental._attention")
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    class Attention(nn.Module):
+    class Attention(nn.Module):  # type: ignore[misc]  # torch is not typed here
         def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_mask: Any) -> Any:
             return flex_attention(q, k, v, block_mask=block_mask)
 
@@ -602,7 +602,7 @@ def _train(
         close(mine.full_tensor() if isinstance(mine, DTensor) else mine, theirs, **tolerance)
 
 
-class Uneven(nn.Module):
+class Uneven(nn.Module):  # type: ignore[misc]  # torch is not typed here
     """No size that ranks could share out evenly."""
 
     def __init__(self) -> None:
@@ -610,7 +610,7 @@ class Uneven(nn.Module):
         self.up, self.down = nn.Linear(8, 9), nn.Linear(9, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]  # nn.Module
+        return self.down(torch.relu(self.up(x)))
 
 
 @case(Mlp, FLOAT, False)
@@ -683,9 +683,9 @@ def on_two_nodes(meets: str, names: Sequence[str], each: int = 2) -> None:
         for node in nodes:
             node.terminate()  # it ends its ranks
     assert [node.returncode for node in nodes] == [0, 0], "\n".join(err[-3000:] for _, err in texts)
-    for node, (out, _) in enumerate(sorted(texts)):
-        ranks = range(node * each, (node + 1) * each)
-        want = {f"rank {r} of {2 * each}, node {node}: {name}" for r in ranks for name in names}
+    for number, (out, _) in enumerate(sorted(texts)):
+        ranks = range(number * each, (number + 1) * each)
+        want = {f"rank {r} of {2 * each}, node {number}: {name}" for r in ranks for name in names}
         assert set(out.split("\n")) - {""} == want, out
 
 
