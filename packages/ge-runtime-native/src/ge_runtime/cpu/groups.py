@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -18,6 +19,8 @@ from ge_runtime.cpu import torch_compat
 _WORLD: Final = "hccl_world_group"
 _SECONDS: Final = 3.0  # that a rank whose collective has failed waits for the others to say where they stand
 _LONGEST: Final = 300  # characters that one rank is believed to say
+
+_lives: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
 finders: list[Callable[[str], Any]] = []
 """Who knows process groups besides torch.distributed; asked first, None means unknown."""
@@ -116,11 +119,13 @@ def entered(name: str, what: str) -> Any:
     group = group_of(name)
     if not isinstance(group, dist.ProcessGroup) or group.size() < 2 or dist.get_backend(group) != "gloo":
         return group  # what hccl and others do themselves
-    here = f"{torch_compat.collectives_so_far(group)} "
     keys = {rank: f"torchair_brings/{group.group_name}/{rank}" for rank in dist.get_process_group_ranks(group)}
     try:
-        store = torch_compat.default_store()
-        store.set(keys.pop(dist.get_rank()), here + what)
+        store, own = torch_compat.default_store(), keys.pop(dist.get_rank())
+        if group not in _lives:  # the store may know what a group of this name brought that has been destroyed since
+            _lives[group] = store.add(f"{own}/lives", 1)
+        here = f"{_lives[group]}.{torch_compat.collectives_so_far(group)} "
+        store.set(own, here + what)
         told = _told(store, keys)
     except (RuntimeError, ValueError):  # the process that kept the store has ended, which is no fault of this group
         return group
