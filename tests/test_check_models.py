@@ -12,7 +12,7 @@ from tools import models
 def graphs(name):
     case = models.ZOO[name]("tiny")
     subject = Subject(case.model, tuple(case.inputs), {}, name)
-    return [tracing.to_ge(g.gm, name)[1] for g in tracing.capture(subject, fake=False)]
+    return [tracing.to_ge(g.gm, name) for g in tracing.capture(subject, fake=False)]
 
 
 @pytest.mark.slow

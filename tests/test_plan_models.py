@@ -121,7 +121,7 @@ BACKWARD = ("llama", "gpt2", "bert", "vit", "resnet50", "t5", "plain", "volumes"
 def _graphs(case: models.ModelCase, *, backward: bool = False) -> list[Graph]:
     torch._dynamo.reset()
     captured = tracing.capture(Subject(case.model, case.inputs), backward=backward, fake=False)
-    return [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured)]
+    return [tracing.to_ge(c.gm, f"graph_{i}") for i, c in enumerate(captured)]
 
 
 def _flops(graphs: Sequence[Graph], key: Callable[[Any], str]) -> collections.Counter[str]:

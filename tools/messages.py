@@ -33,6 +33,8 @@ _TELLING: Final = {
     "Typer",
     "told",
 }
+_PARSING: Final = {"CommandParser", "add_argument", "add"}  # of ge_graph.command_line
+_HELP: Final = {"help", "description", "epilog"}
 _NO_TEXT: Final = re.compile(r"--[a-z-]+|GE\d|red|green|yellow|tair( \{value\})?")  # options, styles
 _FORMS: Final = {"GE4009"}  # hundreds of forms of operators, in the words of their definitions, which are English
 _SHARED: Final = {"errors", "problems"}  # modules whose functions make the errors of others
@@ -108,6 +110,7 @@ class _Module:
         self._tree = tree
         self._helpers = helpers
         self._telling = telling
+        self._parses = any(getattr(n, "id", getattr(n, "name", None)) == "CommandParser" for n in ast.walk(tree))
 
     def said(self) -> Iterator[tuple[str, str, int]]:
         """Code, text, line."""
@@ -138,6 +141,8 @@ class _Module:
         elif _RAISING.search(name) and node.args:
             said += ((messages.ANY, part) for part in node.args[1:])
             said += ((messages.ANY, k.value) for k in node.keywords if k.arg == "next")
+        elif self._parses and name in _PARSING:
+            said += ((COMMANDS, k.value) for k in node.keywords if k.arg in _HELP)
         elif self._telling and name in _TELLING:
             said += ((COMMANDS, part) for part in (*node.args, *(k.value for k in node.keywords if k.arg not in _DATA)))
         for helper, its_code, parameter, at in self._helpers:

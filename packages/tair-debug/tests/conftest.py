@@ -1,5 +1,11 @@
 """Fixtures: a clean dynamo, a working directory of the test's own, and a small model."""
 
+import html
+import json
+import re
+import shutil
+import subprocess
+
 import pytest
 import torch
 
@@ -58,3 +64,26 @@ def compiled(model):
 @pytest.fixture
 def config():
     return torchair.CompilerConfig()
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def driven(tmp_path):
+    """``driven(text, script, language)``: what a script in a page pushes on ``out``, in a headless browser."""
+    if BROWSER is None:
+        pytest.skip("opens pages in a headless chromium")
+
+    def drive(text, script, language):
+        tail = 'const done = document.createElement("pre"); done.id = "seen"; done.textContent = JSON.stringify(out);'
+        page = tmp_path / "page.html"
+        inside = f"<script>{script}{tail} document.body.append(done);</script></body>"
+        page.write_text(text.replace("</body>", inside), encoding="utf-8")
+        command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+        command += [f"--accept-lang={language}", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=180).stdout
+        (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', shown)
+        return json.loads(html.unescape(seen))
+
+    return drive

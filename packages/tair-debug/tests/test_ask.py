@@ -89,7 +89,7 @@ def test_view(made, tmp_path):
     (path,) = page.save(tmp_path / "deep" / "page.html")
     assert "<canvas" in path.read_text()
     html = page._repr_html_()
-    assert html.startswith('<iframe sandbox="allow-scripts" srcdoc="')
+    assert html.startswith('<iframe sandbox="allow-scripts allow-downloads" srcdoc="')
     assert html.count("<") == 2  # of the frame: the page itself is its attribute
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from ge_converters.base import torch_compat
+from ge_converters.lowering.graph_lowering import GraphLowering
 from ge_graph import txt
 from tair_debug.cli import app
 
@@ -362,3 +364,40 @@ def test_constants_in_a_dump_have_their_values(tair, tmp_path):
     )
     _, found = answer(tair("dump", "models.py:make", "--json"))
     assert "[1.5, 2.5, 3.5]" in (tmp_path / found["written"][0]).read_text()
+
+
+@pytest.mark.parametrize("words", ["view", "dump", "dump -t model-explorer"])
+def test_a_graph_is_converted_once(tair, monkeypatch, words):
+    """Also where it is written before and after the GE passes."""
+    walks = []
+    run = GraphLowering.run
+    monkeypatch.setattr(GraphLowering, "run", lambda walk: (walks.append(walk.graph.name), run(walk))[1])
+    name, *more = words.split()
+    assert tair(name, "models.py:make", *more)[0] == 0
+    assert walks == ["graph_1"]
+
+
+ALONE = """
+import gc, sys
+sys.argv = ["tair", "view", "models.py:make", "-o", "page.html"]
+from tair_debug import cli
+before = gc.get_threshold()
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end.code
+assert "torch" in sys.modules
+assert "torch._inductor.debug" not in sys.modules
+assert gc.get_threshold()[0] > 10 * before[0]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    torch.torch_version.TorchVersion(torch.__version__) < "2.13", reason="others load Inductor to trace"
+)
+def test_a_command_loads_no_inductor_and_looks_for_garbage_seldom(tmp_path):
+    """Each takes about as long as the model's trace."""
+    (tmp_path / "models.py").write_text(MODELS)
+    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

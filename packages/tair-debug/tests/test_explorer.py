@@ -50,7 +50,7 @@ def test_a_model_is_dumped_with_its_modules_and_figures_of_the_same_nodes(tair, 
     """Every node that compare and check have figures of is a node of the dump, in the graph of that name."""
     found = json.loads(tair("dump", "net.py:make", "-t", "model-explorer", "-o", "out", "--json").stdout)
     (path,) = found["written"]
-    (collection,) = json.loads((tmp_path / path).read_text())
+    collection = json.loads((tmp_path / path).read_text())
     (graph,) = collection["graphs"]
     assert (collection["label"], graph["id"]) == ("make", "graph_1")
     nodes = {n["id"]: n for n in graph["nodes"]}
@@ -84,7 +84,7 @@ def test_edges_name_the_outputs_that_they_read_and_order_only_edges_are_marked()
         ge.Cast(top[1], dst_type=0, node_name="other")
         graph.outputs = [last]
     last.node.control.append(x.node)
-    nodes = {n["id"]: n for n in json.loads(explorer.to_explorer("m", [graph]))[0]["graphs"][0]["nodes"]}
+    nodes = {n["id"]: n for n in json.loads(explorer.to_explorer("m", [graph]))["graphs"][0]["nodes"]}
     source = top[0].node.name
     assert nodes["last"]["incomingEdges"] == [
         {"sourceNodeId": source, "sourceNodeOutputId": "0", "targetNodeInputId": "0"},

@@ -1,6 +1,5 @@
 """Graph dumps: names, rights, contents, and pages whose script runs."""
 
-import html
 import json
 import os
 import re
@@ -203,7 +202,7 @@ def test_a_backward_pass_stands_in_the_modules_of_its_forward():
 
     subject = models.given(torch.nn.Sequential(Block(), Block()), (torch.ones(4, 8, requires_grad=True),))
     _, backward = tracing.capture(subject, backward=True)
-    page = page_data(tracing.to_ge(backward.gm, "backward")[1])
+    page = page_data(tracing.to_ge(backward.gm, "backward"))
     names = [page["groups"][n["g"]][0] for n in page["nodes"] if n["o"] not in ("Data", "Const")]
     assert {"0.proj", "0.norm", "1.proj", "1.norm"} >= {n for n in names if "." in n}
     assert names.count("backward") <= 2  # sums of gradients between the blocks
@@ -315,38 +314,8 @@ def test_the_script_of_a_page(tmp_path, size):
     }
 
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-def driven(tmp_path, text, script, language):
-    """What a script finds in a page, in a headless browser; the script pushes it on ``out``."""
-    tail = 'const done = document.createElement("pre"); done.id = "seen"; done.textContent = JSON.stringify(out);'
-    page = tmp_path / "page.html"
-    drive = f"<script>{script}{tail} document.body.append(done);</script></body>"
-    page.write_text(text.replace("</body>", drive), encoding="utf-8")
-    shown = subprocess.run(
-        [
-            BROWSER,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={tmp_path}/profile",
-            f"--accept-lang={language}",
-            "--virtual-time-budget=3000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-    ).stdout
-    (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', shown)
-    return json.loads(html.unescape(seen))
-
-
-@pytest.mark.skipif(BROWSER is None, reason="opens pages in a headless chromium")
 @pytest.mark.slow
-def test_hits_are_visited_in_turn_in_a_browser(tmp_path):
+def test_hits_are_visited_in_turn_in_a_browser(driven):
     """Next and previous go round; the legend names the types."""
     script = """
 const out = [], box = document.getElementById("search");
@@ -357,16 +326,15 @@ for (const id of ["next", "next", "previous", "previous"]) {
 }
 out.push(document.getElementById("legend").textContent);
 """
-    hits = driven(tmp_path, to_html(chain(12)), script, "en")
+    hits = driven(to_html(chain(12)), script, "en")
     assert hits == [True, "1 of 3", "2 of 3", "1 of 3", "3 of 3", "Add 12Data 1"]
 
 
-@pytest.mark.skipif(BROWSER is None, reason="opens pages in a headless chromium")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "says"), [("en", ("Open all", "2 operators")), ("zh-CN", ("全部展开", "2 个算子"))]
 )
-def test_a_page_in_a_browser(tmp_path, language, says):
+def test_a_page_in_a_browser(driven, language, says):
     """The page opens without an error, in the browser's language, and a click on a folded module opens it."""
     graph = chain(3)
     for node, module in zip([n for n in graph.nodes if n.op == "Add"], ("a.x", "a.x", "b")):
@@ -385,7 +353,7 @@ def test_a_page_in_a_browser(tmp_path, language, says):
       out.push([...document.querySelectorAll("header button")].map(e => e.textContent).join("|"));
       out.push(document.images.length, document.title);
     """
-    seen = driven(tmp_path, to_html(graph, "t"), drive, language)
+    seen = driven(to_html(graph, "t"), drive, language)
     module, told, buttons, node, header, images, title = seen
     assert module == "a"
     assert buttons
@@ -395,10 +363,9 @@ def test_a_page_in_a_browser(tmp_path, language, says):
     assert (images, title) == (0, "t")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="opens pages in a headless chromium")
 @pytest.mark.slow
 @pytest.mark.parametrize(("language", "says"), [("en", "missing"), ("zh-CN", "未实现")])
-def test_the_summary_in_a_browser(tmp_path, language, says):
+def test_the_summary_in_a_browser(driven, language, says):
     """The rows that are missing alone, then one by its name; in the browser's language; nothing of a name is markup."""
     rows = [TargetRow(f"aten.op{i}<b>", "aten") for i in range(3)]
     for number, row in enumerate(rows):
@@ -412,7 +379,7 @@ def test_the_summary_in_a_browser(tmp_path, language, says):
       out.push(document.querySelector("button[data-mark=none] span").textContent);
       out.push(document.querySelectorAll("td b").length);
     """
-    seen = driven(tmp_path, summary_forms.to_html(rows, "t"), drive, language)
+    seen = driven(summary_forms.to_html(rows, "t"), drive, language)
     every, missing, filtered, word, markup = seen
     assert (every, missing, filtered) == ([r.target for r in rows], [rows[0].target], [rows[2].target])
     assert (word, markup) == (says, 0)

@@ -9,7 +9,7 @@ from torch import nn
 
 from ge_converters.base.provenance import module_path
 from ge_converters.base.torch_compat import symbols_of_fake_inputs
-from tair_debug import ask, tracing
+from tair_debug import ask, compare, tracing
 from tair_debug.models import given, load
 
 pytestmark = pytest.mark.skipif(
@@ -323,6 +323,122 @@ def test_more_layers_cost_little():
         subject = given(Deep(layers).eval(), (torch.randn(3, 4),))
         calls.append(_calls(lambda: tracing.capture(subject)))
     assert calls[1] < 2.5 * calls[0], calls
+
+
+# --- comparing, with data --------------------------------------------------------------------------------------------
+
+
+def compared(model, *inputs, by_layers=True, monkeypatch):
+    """What compare says of a model, and whether it was traced by its layers."""
+    taken = []
+    layers_of = compare.layers_of
+
+    def see(subject):
+        taken.append(layers_of(subject) if by_layers else None)
+        return taken[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "layers_of", see)
+        torch._dynamo.reset()
+        found = ask.compare(model, *inputs)
+    return found, taken[0] is not None
+
+
+def said(found):
+    rows = [(r.graph, r.node, r.op, r.output, r.fx, r.target, r.source, r.code, r.wrong) for r in found.rows]
+    return rows, found.unmatched, found.why, found.settled, len(found.totals), found.graphs
+
+
+@pytest.mark.parametrize("model", [Deep, of(_NormBehind), of(_Constant), of(_InPlace), Cached, Attending])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_comparison_is_that_of_a_trace_of_all_layers(model, dtype, monkeypatch):
+    made, x = model().to(dtype).eval(), torch.randn(3, 4, dtype=dtype)
+    few, by_layers = compared(made, x, monkeypatch=monkeypatch)
+    whole, _ = compared(made, x, by_layers=False, monkeypatch=monkeypatch)
+    assert by_layers
+    assert few.ok
+    assert said(few) == said(whole)
+    assert [r.graph for r in few.totals] == [r.graph for r in whole.totals]
+
+
+class _Wrong:
+    """The embedded engine with a Relu of the sixth layer that adds one."""
+
+    def __init__(self):
+        self.engine = sound_engine()
+
+    def compile(self, graph, options):
+        self.inner = self.engine.compile(graph, options)
+        return self
+
+    def run_traced(self, inputs, on_node):
+        def changed(node, ins, outs):
+            if node.name == "Relu_5":
+                outs[0].data = outs[0] + 1
+            on_node(node, ins, outs)
+
+        return self.inner.run_traced(inputs, changed)
+
+    def run(self, inputs):
+        return self.run_traced(inputs, lambda *event: None)
+
+
+sound_engine = compare.engine
+
+
+def test_a_fault_in_a_layer_that_was_not_traced_is_found(monkeypatch):
+    """It is one row, with the user's line, and the results of the graph differ."""
+    monkeypatch.setattr(compare, "engine", lambda name: _Wrong())
+    found, by_layers = compared(Deep().eval(), torch.randn(3, 4), monkeypatch=monkeypatch)
+    assert by_layers
+    assert [r.node for r in found.rows if r.wrong] == ["Relu_5"]
+    assert "torch.relu" in found.first.code
+    assert [(r.graph, r.wrong) for r in found.totals] == [("forward 1", True), ("whole model", False)]
+
+
+class _Counting(Block):
+    def __init__(self, number):
+        super().__init__(number)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        self.seen.add_(1)
+        return super().forward(x)
+
+
+class Turned(Deep):
+    """Returns what its graph computes in another order."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        y, z = x + 1, x * 2
+        return {"z": z, "y": y, "again": y}
+
+
+class Drawing(Deep):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(4)
+
+
+@pytest.mark.parametrize("model", [of(_Counting), Turned, Drawing, Residual, Breaking])
+def test_what_is_more_than_a_function_of_its_inputs_is_compared_as_before(model, monkeypatch):
+    made, x = model().eval(), torch.randn(3, 4)
+    state = {name: value.clone() for name, value in made.state_dict().items() if "seen" not in name}
+    few, _ = compared(made, x, monkeypatch=monkeypatch)
+    whole, _ = compared(made, x, by_layers=False, monkeypatch=monkeypatch)
+    assert few.ok
+    assert said(few) == said(whole)
+    assert all(torch.equal(made.state_dict()[name], value) for name, value in state.items())
+
+
+def test_more_layers_cost_little_more_to_compare(monkeypatch):
+    """What a layer more costs is its run, operator by operator, not its trace."""
+    x = torch.randn(3, 4)
+    compared(Deep(6).eval(), x, monkeypatch=monkeypatch)
+    few, many = (_calls(lambda n=n: compared(Deep(n).eval(), x, monkeypatch=monkeypatch)) for n in (6, 24))
+    whole = _calls(lambda: compared(Deep(24).eval(), x, by_layers=False, monkeypatch=monkeypatch))
+    assert many < 2.5 * few, (few, many)
+    assert many < 0.5 * whole, (many, whole)
 
 
 TRANSFORMERS = """

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_graph.cost import MemoryAnalysis
     from ge_graph.kernels import Oracle
+    from tair_debug.beside import Beside
     from tair_debug.check import Checks
     from tair_debug.compare import Comparison
     from tair_debug.digits import Digits
@@ -238,6 +239,8 @@ def memory_analysis(
 def view(
     model: Callable[..., Any],
     *inputs: Any,
+    soc: str | None = None,
+    errors: Comparison | None = None,
     kwargs: Mapping[str, Any] | None = None,
     config: Any = None,
     backward: bool = False,
@@ -247,10 +250,16 @@ def view(
 
     Args:
         model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them.
+        soc: A chip such as ``Ascend910B3``, to colour nodes by unit, time and bytes, in the forms of that chip.
+        errors: What ``compare`` found for the same model, to colour nodes by their error.
 
-    Errors: ConfigError GE1047 if the model cannot be traced, LoweringError GE2001 for calls that cannot be converted.
+    Errors: ConfigError GE1047 if the model cannot be traced, LoweringError GE2001 for calls that cannot be converted;
+        GraphError GE3073 for a chip without figures.
     """
-    return view_of(models.given(model, inputs, kwargs, config=config), backward=backward, dynamic=dynamic)
+    page = view_of(models.given(model, inputs, kwargs, config=config), soc=soc, backward=backward, dynamic=dynamic)
+    if errors is not None:
+        page.colour(errors.errors())
+    return page
 
 
 # --- of a subject ----------------------------------------------------------------------------------------------------
@@ -323,6 +332,7 @@ def compare_of(
 
     from tair_debug import compare as work
 
+    layered = None if backward or dynamic else work.layers_of(subject)
     result = work.compare_model(
         subject,
         engine=work.engine(engine),
@@ -331,12 +341,18 @@ def compare_of(
         dynamic=dynamic,
         isolate=isolate,
         output=output,
+        layered=layered,
     )
     backend = tracing.of_compiler("backend")
     whole = "the compiled model as a whole"
     if backend is not None and result.settled:
         result.notes.append(f"{whole}, which may rightly differ ({'; '.join(result.settled)})")
     elif backend is not None:
+        if layered is not None and subject.config is None and not result.refused:
+            rows = work.compare_layered(subject, layered, backend().compiler(), tolerance)
+            if rows is not None:
+                result.totals += rows
+                return result
         torch.compiler.reset()
         compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
         try:
@@ -378,9 +394,47 @@ def digits_of(
     return found
 
 
-def view_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Page:
-    """As ``view``."""
+def view_of(
+    source: Subject | Path,
+    *,
+    soc: str | None = None,
+    backward: bool = False,
+    dynamic: bool = False,
+    fake: bool = True,
+) -> Page:
+    """As ``view``; a file with a graph is shown as it is."""
     from tair_debug.graph_page import Page
 
+    if soc is not None:
+        from tair_debug import plan
+        from tair_debug import plan_request as request
+        from tair_debug.options import Asked
+
+        asked = Asked(backward=backward, dynamic=dynamic, real=not fake)
+        subject = os.fspath(source) if isinstance(source, Path) else source
+        (made,) = request.made([request.Request(subject, asked, soc)])
+        figures = {node: told for each in made.graphs for node, told in plan.node_data(each).items()}
+        return Page([each.graph for each in made.graphs], figures)
+    if isinstance(source, Path):
+        from tair_debug.graph_file import read_graph
+
+        return Page([read_graph(source)])
+    graphs = tracing.capture(source, backward=backward, dynamic=dynamic, fake=fake)
+    return Page([tracing.to_ge(g.gm, f"graph_{i}") for i, g in enumerate(graphs, 1)])
+
+
+def beside_of(first: Page, second: Page, names: tuple[str, str]) -> Beside:
+    """The graphs of two pages beside each other, by their order."""
+    from tair_debug.beside import beside
+
+    return beside(names, first.graphs, second.graphs, {**first.figures, **second.figures})
+
+
+def passes_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Beside:
+    """The GE graphs of a model as converted, beside the same after the GE passes."""
+    from tair_debug.beside import beside
+
     graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
-    return Page([tracing.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(graphs, 1)])
+    named = [(g.gm, f"graph_{i}") for i, g in enumerate(graphs, 1)]
+    before, after = ([stage(gm, name) for gm, name in named] for stage in (tracing.as_converted, tracing.to_ge))
+    return beside(("as converted", "after the GE passes"), before, after)

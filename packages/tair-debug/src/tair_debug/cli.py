@@ -7,6 +7,7 @@ wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
 import json
 import logging
@@ -55,6 +56,9 @@ TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
 EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
+# A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds an
+# eighth of its time goes into looking for some.
+_COLLECT: Final = (100_000, 50, 100)
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -168,8 +172,9 @@ def dump(
 
     A file of model-explorer has the graphs after the GE passes; compare and check write node data for it.
     """
+    from ge_converters.base.progress import Progress
     from tair_debug import artefacts, tracing
-    from tair_debug.graph_dump import GraphDump
+    from tair_debug.graph_dump import GraphDump, Stages
     from tair_debug.observer import GraphId
 
     folder = artefacts.folder(output, "tair dump --output")
@@ -180,12 +185,8 @@ def dump(
     finished = []
     for number, captured in enumerate(graphs, 1):
         stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
-        original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
-        finished.append(optimized)
-        if whole:
-            continue
-        writer.ge_graph(stage, "original", original)
-        writer.ge_graph(stage, "optimized", optimized)
+        follow = Progress() if whole else Stages(writer, stage)
+        finished.append(tracing.to_ge(captured.gm, f"graph_{number}", progress=follow))
     if whole:
         from tair_debug.explorer import to_explorer
 
@@ -204,24 +205,48 @@ def dump(
 def view(
     source: Source,
     asked: Asked,
+    second: Annotated[
+        str | None, typer.Argument(metavar="[SECOND]", help="A second model or graph, to see what differs.")
+    ] = None,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="The model's graphs as converted, beside the same after the GE passes.")
+    ] = False,
+    errors: Annotated[
+        Path | None,
+        typer.Option(help="Colour nodes by error: what compare MODEL wrote with --node-data, --json or --output."),
+    ] = None,
+    soc: Annotated[
+        str | None, typer.Option("--soc", help="Colour nodes by unit, time and bytes on a chip such as Ascend910B3.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default <graph>.html.")] = None,
     show_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source."""
-    from tair_debug import ask
-    from tair_debug.graph_file import read_graph
-    from tair_debug.graph_page import Page
+    """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source.
 
-    if is_model(source):
-        subject = asked.subject(source)
-        page, name = (
-            ask.view_of(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real),
-            subject.name,
-        )
-    else:
+    With SECOND, or --passes, two graphs beside each other: what is equal is matched, what differs is marked.
+    """
+    from tair_debug import ask
+    from tair_debug.explorer import read_errors
+
+    if not any(is_model(each) for each in (source, second or "")):
         asked.none_for(source)
-        page, name = Page([read_graph(Path(source))]), Path(source).stem
+    if passes and (second is not None or not is_model(source) or soc is not None or errors is not None):
+        raise typer.BadParameter("takes one model, without --soc and --errors", param_hint="--passes")
+    how = {"backward": asked.backward, "dynamic": asked.dynamic, "fake": not asked.real}
+    sides: list[Any] = [asked.subject(s) if is_model(s) else Path(s) for s in (source, second) if s is not None]
+    names = [getattr(side, "stem", None) or side.name for side in sides]
+    name = "_".join(names)
+    page: Any
+    if passes:
+        page, name = ask.passes_of(sides[0], **how), f"{name}_passes"
+    else:
+        pages = [ask.view_of(side, soc=soc, **how) for side in sides]
+        if errors is not None:
+            found = read_errors(errors)
+            for each in pages:
+                each.colour(found)
+        page = pages[0] if second is None else ask.beside_of(pages[0], pages[1], (names[0], names[1]))
     for path in page.save(output or Path(f"{escape.file_name(name)}.html"), "tair view --output"):
         if show_it:
             typer.launch(os.fspath(path.absolute()))
@@ -627,6 +652,7 @@ def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context]
 
 def main() -> None:
     _add_commands()
+    gc.set_threshold(*_COLLECT)
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     wanted = os.environ.get(messages.VARIABLE)

@@ -33,7 +33,7 @@ from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
 from tair_debug.stepwise import Call, Stepwise, Wanted
 from tair_debug.terminal import Answer, Detail, sentence, table
-from tair_debug.tracing import run_with, traceable
+from tair_debug.tracing import Layered, capture_layers, run_with, traceable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -204,12 +204,17 @@ class Comparison(Answer):
         """The largest relative error of each node's outputs, as node data of Model Explorer."""
         from tair_debug.explorer import node_data
 
-        values: dict[str, dict[str, float | str]] = {f"graph_{i}": {} for i in range(1, len(self.graphs) + 1)}
+        return node_data(self.errors(), "relative error")
+
+    def errors(self) -> dict[str, dict[str, float]]:
+        """``graph_<n>`` to the largest relative error of each node's outputs; empty for recorded dumps."""
+        names = {label: f"graph_{i}" for i, label in enumerate(self.graphs, 1)}
+        values: dict[str, dict[str, float]] = {name: {} for name in names.values()}
         for row in self.rows:
-            nodes = values[f"graph_{self.graphs.index(row.graph) + 1}"]
-            if not row.inside:
-                nodes[row.node] = max(float(nodes.get(row.node, 0.0)), row.measure.max_rel)
-        return node_data(values, "relative error")
+            if row.graph in names and not row.inside:
+                nodes = values[names[row.graph]]
+                nodes[row.node] = max(nodes.get(row.node, 0.0), row.measure.max_rel)
+        return values
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -224,6 +229,7 @@ class Comparison(Answer):
             "saved": list(self.saved),
             "totals": [r.as_dict() for r in self.totals],
             "wrong": [r.as_dict() for r in self.rows if r.wrong],
+            "errors": self.errors(),
             "refused": [r.as_dict() for r in self.refused],
         }
 
@@ -263,6 +269,7 @@ def compare_model(
     isolate: bool = True,
     output: str | os.PathLike[str] | None = None,
     on_row: Callable[[ComparisonRow], None] = lambda row: None,
+    layered: Layered | None = None,
 ) -> Comparison:
     """Run a model eager and as GE graphs, and compare operator by operator.
 
@@ -276,6 +283,7 @@ def compare_model(
             of its type.
         output: Existing folder for the first wrong pair; None saves nothing.
         on_row: Called with each comparison as it is made.
+        layered: The model's graph, if it is known already.
 
     Errors: LoweringError, GraphError and EngineError as compiling has them; ConfigError GE1041 for ``output``.
     """
@@ -320,8 +328,17 @@ def compare_model(
         return _with_values_of(part, gm, pair) if part.calls else pair
 
     with traceable(subject):
-        run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
+        if layered is not None:
+            side_by_side(layered.gm, "forward")(*layered.args)
+        else:
+            run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
     return result
+
+
+def layers_of(subject: Subject) -> Layered | None:
+    """The graph of a model of equal layers, traced once for all of them; None for others, and for one that draws."""
+    found = capture_layers(subject)
+    return None if found is None or any(map(judge.draws, found.gm.graph.nodes)) else found
 
 
 def _with_values_of(part: Cut, gm: torch.fx.GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -359,6 +376,32 @@ def compare_whole(
                 measured = judge.judge(got, expected, tolerance, true[i])
         rows.append(ComparisonRow("whole model", f"result {i}", "", i, "", "", "", "", measured))
     return rows
+
+
+def compare_layered(
+    subject: Subject, layered: Layered, compiler: Callable[..., Any], tolerance: Tolerance = Tolerance()
+) -> list[ComparisonRow] | None:
+    """As ``compare_whole``, of a graph that is known already; None if that does not settle it.
+
+    Args:
+        compiler: Makes of an ATen graph and its fake inputs what takes a list of arguments.
+    """
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (subject.args, subject.kwargs))
+    with torch.no_grad():
+        expected = [v for v in torch.utils._pytree.tree_leaves(subject.model(*args, **kwargs))]
+        compiled = compiler(layered.untouched(), layered.fakes)
+        copies = [v if isinstance(v, torch.nn.Parameter) else v.clone() for v in layered.args]
+        got = list(compiled(copies))
+    same = [isinstance(e, torch.Tensor) and isinstance(g, torch.Tensor) for e, g in zip(expected, got)]
+    if len(expected) != len(got) or not all(same):  # the model makes something else of the graph's results
+        return None
+    if any((e.shape, e.dtype) != (g.shape, g.dtype) for e, g in zip(expected, got)):
+        return None
+    rows = [
+        ComparisonRow("whole model", f"result {i}", "", i, "", "", "", "", measure(g, e, tolerance))
+        for i, (e, g) in enumerate(zip(expected, got))
+    ]
+    return None if any(row.wrong for row in rows) else rows
 
 
 def _truth_of_model(subject: Subject, state: torch.Tensor) -> list[torch.Tensor]:

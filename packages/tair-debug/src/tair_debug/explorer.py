@@ -1,6 +1,6 @@
 """GE graphs and figures of their nodes as files of Model Explorer (``pip install ai-edge-model-explorer``).
 
-A graph file is a list of collections of graphs, by the field names of ``model_explorer.graph_builder``; modules are the
+A graph file is a collection of graphs, by the field names of ``model_explorer.graph_builder``; modules are the
 namespaces. A file of node data has for each graph the value of each node, by those of ``node_data_builder``.
 """
 
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from ge_graph import Graph, escape
+from ge_graph.errors import ConfigError
+from ge_graph.files import read_plain
 from tair_debug import graph_page
 
 _PALE_TO_RED: Final = [{"stop": 0, "bgColor": "#fef9c3"}, {"stop": 1, "bgColor": "#ef4444"}]
+_MOST_BYTES: Final = 256 << 20
 
 
 def to_explorer(name: str, graphs: Sequence[Graph]) -> str:
     """The file of some graphs, which are found by their names."""
-    return json.dumps([{"label": escape.line(name), "graphs": [_graph(g) for g in graphs]}], indent=1) + "\n"
+    return json.dumps({"label": escape.line(name), "graphs": [_graph(g) for g in graphs]}, indent=1) + "\n"
 
 
 def _graph(graph: Graph) -> dict[str, Any]:
@@ -86,3 +91,36 @@ def node_data(values: Mapping[str, Mapping[str, float | str]], name: str) -> str
         colours = {"gradient": _PALE_TO_RED} if numbers else {}
         graphs[graph] = {"name": name, "results": {n: {"value": v} for n, v in known.items()}, **colours}
     return json.dumps(graphs, indent=1) + "\n"
+
+
+def read_errors(path: Path) -> dict[str, dict[str, float]]:
+    """Graph to the error of each node: from node data, or from what ``tair compare`` wrote with --json or --output.
+
+    Errors: ConfigError GE1046 for a file that cannot be read or has no figures.
+    """
+    shown = escape.line(os.fspath(path))
+    try:
+        data = json.loads(read_plain(path, _MOST_BYTES))
+        graphs = data.get("errors", data) if isinstance(data, dict) else None
+        if not isinstance(graphs, dict):
+            raise ValueError("no JSON object")
+        made = {str(name): dict(_figures(graph)) for name, graph in graphs.items()}
+        if not any(made.values()):
+            raise ValueError("no figures of nodes in it")
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: a NUL in the name, text that is no JSON
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ConfigError(
+            "GE1046",
+            f"cannot read {shown}: {escape.line(reason, 500)}",
+            next="give what tair compare MODEL wrote with --node-data, --json or --output",
+        ) from error
+    return made
+
+
+def _figures(graph: Any) -> Iterator[tuple[str, float]]:
+    """Node and number, of a plain object or of node data; whatever else stands there is no figure."""
+    nodes = graph.get("results", graph) if isinstance(graph, dict) else {}
+    for name, value in nodes.items() if isinstance(nodes, dict) else ():
+        number = value.get("value") if isinstance(value, dict) else value
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            yield name, float(number)

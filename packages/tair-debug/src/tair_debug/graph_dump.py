@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from ge_converters.base.progress import Progress
 from ge_graph import Graph
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts
@@ -75,3 +76,13 @@ class GraphDump(Silent):
         )
         write_graph(graph, self.path / name, self.kind)
         self.written.append(self.path / name)
+
+
+class Stages(Progress):
+    """Writes the stages of one conversion."""
+
+    def __init__(self, writer: GraphDump, stage: GraphId) -> None:
+        self._writer, self._stage = writer, stage
+
+    def ge_graph(self, label: str, graph: Graph) -> None:
+        self._writer.ge_graph(self._stage, label, graph)

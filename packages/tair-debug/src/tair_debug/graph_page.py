@@ -5,19 +5,22 @@ The page arranges what is open: a model of many layers begins as its modules, an
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from ge_graph import Graph, Literal, Node, Tensor, escape, ports
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
+from ge_graph.errors import ConfigError
 from tair_debug import artefacts
 from tair_debug.terminal import Answer, Detail, sentence
 
@@ -29,15 +32,19 @@ SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceH
 _MANY: Final = 3
 _SHOWN_ITEMS: Final = 32
 _LONGEST: Final = 100_000
+_COLOURS: Final = ("time", "bytes", "unit", "error", "difference")
+Figures: TypeAlias = Mapping[Node, Mapping[str, Any]]
 
 
-def to_html(graph: Graph, title: str = "", figures: Mapping[Node, Mapping[str, Any]] | None = None) -> str:
+def to_html(graph: Graph, title: str = "", figures: Figures | None = None) -> str:
     """The page.
 
     Args:
         graph: Up to many thousand nodes.
         title: Heading; the graph's name if empty.
-        figures: Node to its ``time`` in seconds, ``bytes``, ``unit`` and ``rows`` of text: nodes are coloured by them.
+        figures: Node to what it is coloured by, each of it optional: ``time`` in seconds, ``bytes``, ``unit``,
+            ``error``, ``difference``; and to what is said of it: ``rows`` of text, and ``differs``, rows of a name
+            and its value in two graphs.
     """
     from markupsafe import Markup
 
@@ -51,10 +58,14 @@ class Page(Answer):
 
     Attributes:
         graphs: The graphs, in the order in which a run needs them.
+        figures: What their nodes are coloured by, as ``to_html`` takes it.
+        strange: Number of nodes that have an error and are not in the graphs.
         written: Files.
     """
 
     graphs: list[Graph]
+    figures: Figures = field(default_factory=dict)
+    strange: int = 0
     written: list[Path] = field(default_factory=list)
 
     @property
@@ -66,6 +77,8 @@ class Page(Answer):
             yield from (sentence(str(path)) for path in self.written)
         else:
             yield from (sentence(f"{escape.line(g.name)}: {len(g.nodes)} nodes") for g in self.graphs)
+        if self.strange:
+            yield sentence(f"{self.strange} nodes with an error are not in the graphs")
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": True, "written": [str(p) for p in self.written], "nodes": [len(g.nodes) for g in self.graphs]}
@@ -73,29 +86,69 @@ class Page(Answer):
     def records(self) -> list[dict[str, Any]]:
         return [{"graph": g.name, "node": n.name, "op": n.op} for g in self.graphs for n in g.nodes]
 
+    def colour(self, errors: Mapping[str, Mapping[str, float]]) -> None:
+        """Colour nodes by their errors.
+
+        Args:
+            errors: Name of a graph, or ``graph_<n>`` for the n-th one, to the error of each node. What is infinite or
+                no number is coloured as the largest one.
+
+        Errors: ConfigError GE1046 if no node of the graphs has one.
+        """
+        made = {node: dict(figures) for node, figures in self.figures.items()}
+        missing, found = 0, 0
+        for number, graph in enumerate(self.graphs, 1):
+            own = errors.get(f"graph_{number}") or errors.get(graph.name) or {}
+            most = max((v for v in own.values() if math.isfinite(v)), default=1.0)
+            for name, value in own.items():
+                if name not in graph:
+                    missing += 1
+                    continue
+                found += 1
+                told = made.setdefault(graph.node(name), {})
+                told["error"] = value if math.isfinite(value) else most
+                told["rows"] = [("relative error", f"{value:.2e}"), *told.get("rows", ())]
+        if not found:
+            raise ConfigError(
+                "GE1046",
+                "the errors are of nodes that these graphs do not have",
+                next="give the errors of the same model, with the same options",
+            )
+        self.figures, self.strange = made, missing
+
     def save(self, path: str | os.PathLike[str], option: str = "Page.save") -> list[Path]:
         """Write a page for each graph: ``NAME.html``, then ``NAME_2.html`` and so on; missing folders are made.
 
         Errors: ConfigError GE1041 naming the path.
         """
-        first = Path(path)
-        artefacts.folder(first.parent, option)
-        paths = [first if i == 0 else first.with_name(f"{first.stem}_{i + 1}.html") for i in range(len(self.graphs))]
-        for graph, place in zip(self.graphs, paths):
-            artefacts.write_text(place, to_html(graph), option)
-        self.written = paths
-        return paths
+        self.written = save_pages(
+            path, [functools.partial(to_html, g, figures=self.figures) for g in self.graphs], option
+        )
+        return self.written
 
     def _repr_html_(self) -> str:
-        return "\n".join(framed(to_html(graph)) for graph in self.graphs)
+        return "\n".join(framed(to_html(graph, figures=self.figures)) for graph in self.graphs)
+
+
+def save_pages(path: str | os.PathLike[str], pages: Sequence[Callable[[], str]], option: str) -> list[Path]:
+    """Write pages, each made when it is written: PATH, then PATH with ``_2``, and so on; missing folders are made.
+
+    Errors: ConfigError GE1041 naming the path.
+    """
+    first = Path(path)
+    artefacts.folder(first.parent, option)
+    places = [first.with_name(f"{first.stem}_{i}{first.suffix}") if i > 1 else first for i in range(1, len(pages) + 1)]
+    for place, page in zip(places, pages):
+        artefacts.write_text(place, page(), option)
+    return places
 
 
 def framed(page: str, height: int = 600) -> str:
-    """A page within another one, which it cannot reach: it may run its own scripts only."""
+    """A page within another one, which it cannot reach: it may run its own scripts only, and save a drawing."""
     from markupsafe import escape as attribute
 
     return (
-        f'<iframe sandbox="allow-scripts" srcdoc="{attribute(page)}" '
+        f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{attribute(page)}" '
         f'style="width: 100%; height: {height}px; border: 1px solid #8886"></iframe>'
     )
 
@@ -113,7 +166,7 @@ def render(template: str, **values: Any) -> str:
     return environment.from_string(source).render(**values)
 
 
-def page_data(graph: Graph, figures: Mapping[Node, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def page_data(graph: Graph, figures: Figures | None = None) -> dict[str, Any]:
     """What the page knows: nodes, the modules they are in, edges as pairs of node numbers, details as rows of text."""
     told = figures or {}
     number = {node: i for i, node in enumerate(graph.nodes)}
@@ -175,7 +228,8 @@ def _shared(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 def _node(
     node: Node, number: dict[Node, int], returned: list[int], figures: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    rows = [(name, text) for name, text in figures["rows"]] if figures else []
+    told = figures or {}
+    rows = [(name, text) for name, text in told.get("rows", ())]
     rows += [("outputs", "\n".join(f":{t.index}  {type_text(t)}" for t in node.outputs))]
     if returned:
         rows.append(("graph output", ", ".join(map(str, returned))))
@@ -192,13 +246,15 @@ def _node(
             ("source", origin.source),
             ("code", origin.code),
         ]
-    value = {"v": {k: figures[k] for k in ("time", "bytes", "unit")}} if figures else {}
+    value = {k: told[k] for k in _COLOURS if k in told}
+    differs = [[_shown(part) for part in row] for row in told.get("differs", ())]
     return {
-        **value,
+        **({"v": value} if value else {}),
+        **({"d": differs} if differs else {}),
         "n": escape.line(node.name),
         "o": escape.line(node.op),
         "t": " ".join(type_text(t) for t in node.outputs[:1]),
-        "i": [[escape.line(p), number[t.node], escape.line(f"{t.name}  {type_text(t)}")] for p, t in _inputs(node)],
+        "i": [[escape.line(p), number[t.node], escape.line(f"{t.name}  {type_text(t)}")] for p, t in inputs_of(node)],
         "a": [[escape.line(name), _shown(text)] for name, text in rows if text],
         "p": [[name, _shown(text)] for name, text in about if text],
     }
@@ -209,7 +265,8 @@ def _shown(text: str) -> str:
     return escape.block(kept)
 
 
-def _inputs(node: Node) -> list[tuple[str, Tensor]]:
+def inputs_of(node: Node) -> list[tuple[str, Tensor]]:
+    """The tensors that a node reads, with the names of their ports."""
     structure, flat = ports.structure_of(node)
     names = ports.input_names(node.op, structure)
     return [(name, t) for name, t in zip(names, flat) if t is not None]

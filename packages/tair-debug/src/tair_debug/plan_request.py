@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph, cost, escape, kernels
 from ge_graph.cost import chips, measured, symbols
 from ge_graph.errors import ConfigError, GraphError
-from tair_debug import artefacts, plan, tracing
+from tair_debug import plan, tracing
 from tair_debug.graph_file import read_graph
-from tair_debug.graph_page import to_html
+from tair_debug.graph_page import save_pages, to_html
 from tair_debug.models import Subject
 from tair_debug.options import Asked
 from tair_debug.targets import is_model
@@ -235,13 +236,8 @@ def _file(path: Path) -> Path:
 
 def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
     """One page a graph: PATH, then PATH with ``_2``, ..."""
-    artefacts.folder(path.parent, "tair plan --page")
-    paths = []
-    for number, each in enumerate(made_plan.graphs, 1):
-        place = path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}")
-        artefacts.write_text(place, to_html(each.graph, figures=plan.node_data(each)), "tair plan --page")
-        paths.append(place)
-    return paths
+    pages = [functools.partial(to_html, e.graph, figures=plan.node_data(e)) for e in made_plan.graphs]
+    return save_pages(path, pages, "tair plan --page")
 
 
 @dataclass(repr=False)

@@ -313,10 +313,12 @@ class Whole:
         gm: The graph.
             ``meta[WEIGHTS]`` names its placeholders that are parameters and buffers.
         like: For each of its inputs, the number of the one in the shortened model's graph that is like it.
+        names: The model's name of each input that is a parameter or buffer.
     """
 
     gm: torch.fx.GraphModule
     like: list[int]
+    names: list[str | None]
 
 
 def names_of(model: Any) -> dict[int, str]:
@@ -470,7 +472,7 @@ class _Unrolled:
         whole = torch.fx.GraphModule(self._gm, self._graph)
         whole.meta = dict(self._gm.meta)
         whole.meta[WEIGHTS] = {f"arg{i}_1" for i, name in enumerate(names) if name is not None}
-        return Whole(whole, like)
+        return Whole(whole, like, names)
 
     def _make_inputs(self) -> tuple[list[int], list[str | None]]:
         like: list[int] = []

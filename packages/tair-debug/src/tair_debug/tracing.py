@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ge_converters.base.progress import Progress
 from ge_converters.base.torch_compat import (
     boxed,
     fake_mode,
@@ -24,7 +25,7 @@ from ge_converters.base.torch_traces import Compilation, breaks_of_graphs, compi
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated
-from tair_debug.models import Subject
+from tair_debug.models import Subject, given
 from tair_debug.stops import Break, Recompilation, Stops
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def run_with(
     dynamic: bool = False,
     device_kernels: bool = False,
     stack: repeated.Stack | None = None,
+    on_whole: Callable[[repeated.Whole, Callable[[], repeated.Whole], Sequence[Any]], object] = lambda *_: None,
 ) -> Any:
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
@@ -77,6 +79,8 @@ def run_with(
         device_kernels: Leave whole what eager operators of the device compute, and writes of inputs in the graph, as
             captured graphs do; ``subject.config`` says of which kind.
         stack: Layers of which the model has only the first ones just now; ``compiled`` gets the graph of all of them.
+        on_whole: Called with that graph before the FX passes, with what makes it once more, and with the inputs of
+            the shortened model's graph.
 
     Returns:
         What the model returns.
@@ -88,13 +92,15 @@ def run_with(
     known = {} if stack is None else repeated.names_of(subject.model)
     writes = device_kernels and bool(subject.config.experimental_config.keep_inference_input_mutation)
 
-    names: list[str | None] = []  # of the inputs of dynamo's graph
+    taken: list[Any] = []  # the inputs of dynamo's graph
+    names: list[str | None] = []  # and what the model calls them
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
             few, whole = gm, None
             if stack is not None:
                 whole = repeated.whole_graph(gm, stack, names)
+                on_whole(whole, lambda: repeated.whole_graph(few, stack, names), taken)
                 gm, example_inputs = whole.gm, [example_inputs[i] for i in whole.like]
             if prepare is not None:
                 with real_values():  # constants of the graph are real, whatever mode the model was made in
@@ -107,6 +113,7 @@ def run_with(
         return compile_one
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        taken[:] = example_inputs
         names[:] = [known.get(id(v)) for v in example_inputs]
         return run_aot(
             gm,
@@ -213,7 +220,7 @@ def capture(
         return _captured(subject, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
 
 
-def _captured(subject: Subject, *, stack: repeated.Stack | None = None, **how: bool) -> list[Captured]:
+def _captured(subject: Subject, *, stack: repeated.Stack | None = None, **how: Any) -> list[Captured]:
     graphs: list[Captured] = []
     owned = repeated.names_of(subject.model)
 
@@ -232,7 +239,7 @@ def _captured(subject: Subject, *, stack: repeated.Stack | None = None, **how: b
     return graphs
 
 
-def _captured_by_layers(subject: Subject) -> list[Captured] | None:
+def _captured_by_layers(subject: Subject, on_whole: Callable[..., object] = lambda *_: None) -> list[Captured] | None:
     """The graph of a model whose equal layers need not be traced each; None for other models."""
     try:
         with _mode_of(subject):
@@ -240,11 +247,54 @@ def _captured_by_layers(subject: Subject) -> list[Captured] | None:
             with torch.no_grad():
                 repeated.prove(stack, subject.model, subject.args, subject.kwargs)
             with stack.shortened(), unbroken():
-                graphs = _captured(subject, stack=stack)
+                graphs = _captured(subject, stack=stack, on_whole=on_whole)
     except Exception as error:  # noqa: BLE001 - also what the model raises: the trace of the whole says it to the user
         _log.debug("%s is traced layer by layer: %s", subject.name, error)
         return None
     return graphs if len(graphs) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """The ATen graph of a model with data, whose equal layers were traced once.
+
+    Attributes:
+        gm: The graph, after the FX passes that a compilation runs.
+        args: Its arguments.
+        untouched: Makes the graph before those passes.
+        fakes: Arguments without data.
+    """
+
+    gm: torch.fx.GraphModule
+    args: list[Any]
+    untouched: Callable[[], torch.fx.GraphModule]
+    fakes: list[Any]
+
+
+def capture_layers(subject: Subject) -> Layered | None:
+    """The graph of a model with data whose equal layers need not be traced each; None for other models."""
+    if not symbols_of_fake_inputs() or not isinstance(subject.model, torch.nn.Module):
+        return None
+    made: list[tuple[repeated.Whole, Callable[[], repeated.Whole], Sequence[Any]]] = []
+    try:
+        repeated.stack_of(subject.model)
+        fake = given(subject.model, subject.args, subject.kwargs, config=subject.config)
+    except Exception as error:  # noqa: BLE001 - also what the model raises; the trace of the whole says it to the user
+        _log.debug("%s is traced layer by layer: %s", subject.name, error)
+        return None
+    graphs = _captured_by_layers(fake, lambda *each: made.append(each))
+    if graphs is None or len(made) != 1:
+        return None
+    ((whole, again, inputs),) = made
+    leaves, fake_leaves = (torch.utils._pytree.tree_leaves((s.args, s.kwargs)) for s in (subject, fake))
+    by_leaf = {id(value): leaves[i] for i, value in enumerate(fake_leaves) if isinstance(value, torch.Tensor)}
+    held = dict(subject.model.named_parameters(remove_duplicate=False))
+    held.update(subject.model.named_buffers(remove_duplicate=False))
+    args = [by_leaf.get(id(inputs[i])) if name is None else held.get(name) for i, name in zip(whole.like, whole.names)]
+    if any(value is None for value in args):
+        _log.debug("%s is traced layer by layer: it reads a tensor that is no input of it", subject.name)
+        return None
+    return Layered(graphs[0].gm, args, lambda: again().gm, [inputs[i] for i in whole.like])
 
 
 @contextlib.contextmanager
@@ -285,9 +335,13 @@ def _mode_of(subject: Subject) -> Any:
 
 
 def to_ge(
-    gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None, say: Callable[[Choice], None] | None = None
-) -> tuple[Graph, Graph]:
-    """The GE graph of an ATen graph as converted, and after the GE passes and verification.
+    gm: torch.fx.GraphModule,
+    name: str,
+    oracle: Oracle | None = None,
+    say: Callable[[Choice], None] | None = None,
+    progress: Progress = Progress(),
+) -> Graph:
+    """The GE graph of an ATen graph, after the GE passes and verification.
 
     Args:
         gm: The ATen graph.
@@ -295,11 +349,11 @@ def to_ge(
         oracle: The chip whose forms of operators are taken, the least expensive ones by its figures; None leaves them
             as they are everywhere.
         say: Told of each operator that took another form.
+        progress: Shown the graph as converted, and after the GE passes.
 
     Errors: LoweringError for what cannot be lowered, GraphError for what GE would refuse.
     """
     from ge_converters.conversion import convert_graph
-    from ge_converters.lowering import lower
     from ge_graph import passes
     from ge_graph.cost import forms
 
@@ -307,8 +361,18 @@ def to_ge(
     if oracle is not None:
         chosen = passes.for_chip(oracle, price=forms.price(oracle.soc, size_hints(gm)), say=say)
     with real_values():
-        made = convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen)).graph
-        return lower(gm, name=name).graph, made
+        return convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen), progress=progress).graph
+
+
+def as_converted(gm: torch.fx.GraphModule, name: str) -> Graph:
+    """The GE graph of an ATen graph, without the GE passes.
+
+    Errors: LoweringError for what cannot be lowered.
+    """
+    from ge_converters.lowering import lower
+
+    with real_values():
+        return lower(gm, name=name).graph
 
 
 def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
@@ -347,7 +411,7 @@ def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], 
     """
     from ge_graph.passes import FitChip
 
-    plain = [to_ge(gm, f"graph_{i}")[1] for i, gm in enumerate(gms, 1)]
+    plain = [to_ge(gm, f"graph_{i}") for i, gm in enumerate(gms, 1)]
 
     def graphs(oracle: Oracle | None) -> Formed:
         if oracle is None:
@@ -355,7 +419,7 @@ def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], 
         step = FitChip(oracle)
         choices: list[Choice] = []
         made = [
-            to_ge(gm, f"graph_{i}", oracle, choices.append)[1] if step.concerns(made) else made
+            to_ge(gm, f"graph_{i}", oracle, choices.append) if step.concerns(made) else made
             for i, (gm, made) in enumerate(zip(gms, plain), 1)
         ]
         return Formed(made, choices)

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import importlib
 import operator
+import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,8 +146,6 @@ def run_aot(
         more: Further keywords of ``aot_autograd``.
         tracing: A context in which the graph is traced; none if not given.
     """
-    from torch._dynamo.backends.common import aot_autograd
-
     from ge_converters.base.device_composites import decomposed
 
     keywords: dict[str, Any] = {
@@ -164,8 +163,33 @@ def run_aot(
         _numbers_from_data(example_inputs),
         decomposed(decompositions),
     ):
-        compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
-    return compiled
+        return _aot(gm, example_inputs, keywords)
+
+
+def _aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], keywords: dict[str, Any]) -> Callable[..., Any]:
+    """What ``aot_autograd`` of dynamo's backends does, without Inductor, which it loads only to ask for a log.
+
+    Inductor takes as long to load as a few layers to trace.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+
+    loaded = "torch._inductor.debug" in sys.modules or os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
+    if loaded or _VERSION < "2.13" or any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
+        made: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
+        return made
+    from torch._dynamo import disable
+    from torch._dynamo.utils import counters
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    def backward(*args: Any, **more: Any) -> Any:
+        compiler = disable(keywords["bw_compiler"], reason="do not trace the compiler of the backward pass")
+        return disable(compiler(*args, **more), reason="do not trace a compiled backward pass")
+
+    counts = counters["aot_autograd"]
+    counts["total"] += 1
+    call = aot_module_simplified(gm, example_inputs, **{**keywords, "bw_compiler": backward})
+    counts["ok"] += 1
+    return disable(call, reason="do not trace a compiled graph")  # type: ignore[no-any-return]
 
 
 def symbols_of_fake_inputs() -> bool:

@@ -5,7 +5,6 @@ The loader reads its path when a process starts, so the program runs in a proces
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_emulator import build
+from ge_graph.command_line import CommandParser
 from ge_graph.errors import EngineError, GeError
 
 VARIABLE: Final = "TAIR_TORCH_NPU"
@@ -263,7 +263,7 @@ def _split(args: list[str]) -> tuple[list[str], list[str]]:
 
 def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve does not return
     """The command. Gives an exit code if nothing was run, else the program takes this process over."""
-    parser = argparse.ArgumentParser(prog="tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
+    parser = CommandParser("tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
     parser.add_argument("--check", action="store_true", help="say what is there, run nothing")
     parser.add_argument("--torch-npu", metavar="PATH", help="wheel or folder of torch_npu, if it is not installed")
     parser.add_argument("--bundled-torchair", action="store_true", help="`import torchair` gives the one in torch_npu")

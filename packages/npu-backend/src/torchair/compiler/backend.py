@@ -117,6 +117,10 @@ class Backend(functools.partial):  # type: ignore[type-arg]
             self.used.append(now)
         return super().__call__(*args, **keywords)
 
+    def compiler(self) -> NpuFxCompiler:
+        """What compiles one ATen graph by the same options; the user's decompositions are no part of it."""
+        return NpuFxCompiler(_config(self.keywords.get("compiler_config")))
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

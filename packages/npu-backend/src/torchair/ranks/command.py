@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ge_graph import escape
+from ge_graph.command_line import CommandParser
 from ge_graph.errors import GeError
 from tair_debug import artefacts, models
 from tair_debug.terminal import answer, console, say
@@ -44,8 +45,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tair ranks",
+    parser = CommandParser(
+        "tair ranks",
         description="Carry out a model on many ranks in this process, with real numbers: each rank's graph, their "
         "collectives in lock-step, the results beside those of the whole model in eager mode.",
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
