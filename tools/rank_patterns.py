@@ -140,9 +140,11 @@ def text(table: Sequence[Row], language: str) -> str:
     named, by_place = titles()[language], {row.place: row for row in table}
     words = list(dict.fromkeys(row.said for row in table if row.result != "equal"))
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for case in dict.fromkeys(row.case for row in table):
+    cases = list(dict.fromkeys(row.case for row in table))
+    for case in cases:
         pattern, variant = base(case)
-        cells = [f"… {variants[variant]}" if variant else named[pattern]]
+        first = "…" if pattern in cases else f"{named[pattern]}:"
+        cells = [f"{first} {variants[variant]}" if variant else named[pattern]]
         for meets in MEETS:
             for ranks in RANKS:
                 row = by_place.get((case, meets, ranks))
