@@ -17,7 +17,7 @@ export TAIR_LANG ?= en
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test torchao-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors clients-test
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test torchao-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults rank-patterns torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors clients-test
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -100,6 +100,10 @@ fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, gu
 RANKS ?= --count 200
 ranks-faults: setup  ## random models over many ranks with one fault each, and sound ones: is it found, and where; RANKS="--count 40 --seed 5"
 	@$(RUN) -m tools.ranks_faults $(RANKS)
+
+rank-patterns: setup  ## distributed models on 2, 4 and 8 processes, with gloo and with hccl on the emulator, for docs/collectives.md
+	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
+	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m tools.rank_patterns
 
 # Half of the time for the readers, entries of the cache and archives among them, half for kernels; a few seconds of it
 # for artefacts of compiled graphs. At night and in CI with other seeds each time.

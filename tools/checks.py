@@ -28,6 +28,11 @@ COMMANDS = (
     ("types", f"{sys.executable} -m tools.types_check", ""),
     ("imports", f"{BIN}/lint-imports --no-cache", ""),
     ("versions", f"{sys.executable} -m tools.matrix --check", f"{sys.executable} -m tools.matrix --pages"),
+    (
+        "patterns",
+        f"{sys.executable} -m tools.rank_patterns --check",
+        f"{sys.executable} -m tools.rank_patterns --pages",
+    ),
     ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),
 )
 

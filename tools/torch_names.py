@@ -27,6 +27,7 @@ COMPAT = (
     "packages/ge-converters/src/ge_converters/base/device_composites.py",
     "packages/ge-converters/src/ge_converters/base/torch_compat.py",
     "packages/ge-converters/src/ge_converters/base/torch_frames.py",
+    "packages/ge-converters/src/ge_converters/base/torch_kept.py",
     "packages/ge-converters/src/ge_converters/base/torch_traces.py",
     "packages/ge-converters/src/ge_converters/base/torch_worlds.py",
     "packages/ge-runtime-native/src/ge_runtime/cpu/torch_compat.py",

@@ -7,8 +7,9 @@ import torch.distributed as dist
 from ge_graph import DataType, Graph, building
 from ge_graph import ops as ge
 from ge_graph.errors import EngineError
+from ge_runtime.cpu import groups
 from ge_runtime.cpu.engine import CpuEngine
-from ge_runtime.cpu.groups import group_of, opened_groups, others_say
+from ge_runtime.cpu.groups import entered, group_of, opened_groups, others_say
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +53,33 @@ def test_processes_that_cannot_be_found(monkeypatch):
 
 def test_nobody_says_anything_without_a_group():
     assert others_say("nowhere", "here") == ""
+
+
+class Pair(dist.ProcessGroup):
+    """Of two, seen by rank 0."""
+
+    group_name = "pair"
+
+    def size(self):
+        return 2
+
+
+def test_what_others_bring(monkeypatch):
+    """To this collective of this group: not to another one, nor to a group of the name that is gone."""
+    store, pair, number = dist.HashStore(), Pair(0, 2), 4
+    monkeypatch.setattr(groups, "group_of", lambda name: pair)
+    monkeypatch.setattr(groups.torch_compat, "default_store", lambda: store)
+    monkeypatch.setattr(groups.torch_compat, "collectives_so_far", lambda group: number)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    assert entered("pair", "3 float32") is pair, "rank 1 has not said anything yet"
+    store.set("torchair_brings/pair/1", "1.4 5 float32")
+    with pytest.raises(RuntimeError, match="rank 1 brings 5 float32, this rank 3 float32"):
+        entered("pair", "3 float32")
+    assert store.get("torchair_brings/pair/0") == b"1.4 3 float32", "so that rank 1 sees it too"
+    assert entered("pair", "5 float32") is pair
+    number = 5
+    assert entered("pair", "3 float32") is pair
+    number, pair = 4, Pair(0, 2)
+    assert entered("pair", "3 float32") is pair

@@ -278,6 +278,19 @@ def twice_the_same_runs_twice():
 
 
 @case()
+def ranks_in_eager_mode():
+    """Ranks need not compile: what one brings in eager mode meets what the other brings in a graph."""
+    x = numbers(4, 3)
+    want = values(fc.all_reduce(x, "sum", dist.group.WORLD)) + 1
+    net = compiled(lambda x: fc.all_reduce(x, "sum", dist.group.WORLD) + 1)
+    for turn in range(4):
+        own = values(fc.all_reduce(x, "sum", dist.group.WORLD)) + 1 if turn % 2 == dist.get_rank() else net(x)
+        close(own, want)
+    shape = (12,) if dist.get_rank() else (4, 3)  # as many elements are enough
+    close(compiled(lambda x: fc.all_reduce(x, "sum", dist.group.WORLD) + 1)(x.reshape(shape)), want.reshape(shape))
+
+
+@case()
 def subgroups():
     """A group of one: rank 0 of the group is rank 1 of the world."""
     alone = [dist.new_group([r]) for r in range(WORLD)][dist.get_rank()]

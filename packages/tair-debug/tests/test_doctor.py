@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 
-from ge_converters.base import torch_compat
+from ge_converters.base import torch_kept
 from ge_converters.registry import ABSENT, REGISTRY, LeftOut
 from ge_graph.errors import ConfigError
 from tair_debug import doctor
@@ -122,7 +122,7 @@ def test_an_engine_that_cannot_be_loaded(monkeypatch):
     assert state.reason == "cannot be loaded: ImportError: no module named x"
 
 
-@pytest.mark.parametrize("path", [path for paths in torch_compat.FEATURES.values() for path in paths])
+@pytest.mark.parametrize("path", [path for paths in torch_kept.FEATURES.values() for path in paths])
 def test_a_feature_that_torch_lacks_is_named(path, monkeypatch):
     """The name is taken away from a torch that has all of them."""
     if doctor.examine()["torch_lacks"]:
@@ -130,8 +130,8 @@ def test_a_feature_that_torch_lacks_is_named(path, monkeypatch):
     holder, _, name = path.rpartition(".")
     monkeypatch.delattr(importlib.import_module(holder), name)
     ((feature, why),) = doctor.examine()["torch_lacks"].items()
-    assert path in torch_compat.FEATURES[feature]
+    assert path in torch_kept.FEATURES[feature]
     assert why == f"torch {torch.__version__} has no {path}"
     if feature == "aot_compile":
         with pytest.raises(ConfigError, match=f"GE1067.*aot_compile.*{name}"):
-            torch_compat.output_code()
+            torch_kept.output_code()

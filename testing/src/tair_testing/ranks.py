@@ -1,7 +1,7 @@
 """Tests with several processes: a test file names cases, and processes that are started once carry them out.
 
-The processes load the test file, take its ``CASES``, get the name of a case at a time and answer with the traceback, or
-nothing.
+The processes load the test file, take its ``CASES``, get the name of a case at a time and answer with what it returns,
+or with the traceback. They meet with gloo, or with hccl where a program has NPUs or the emulator of them.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Cases(dict[str, Callable[[], Any]]):
 
 
 _folder: Path | None = None
+ENDED = "the process ended"
+DEVICES = {"gloo": "cpu", "hccl": "npu"}
 
 
 def shared_folder() -> Path:
@@ -54,65 +56,99 @@ def shared_folder() -> Path:
     return _folder
 
 
+def backend() -> str:
+    """What this rank speaks with the others through: ``gloo`` or ``hccl``."""
+    return str(dist.get_backend())
+
+
+def device() -> str:
+    """Where the tensors of this rank are: ``cpu`` or ``npu``."""
+    return DEVICES[backend()]
+
+
 def values(tree: Any) -> Any:
-    """Results of eager collectives once they have arrived."""
-    return pytree.tree_map(lambda v: v.wait() if isinstance(v, AsyncCollectiveTensor) else v, tree)
+    """Results of eager collectives once they have arrived; tensors of a device on the host."""
+
+    def arrived(v: Any) -> Any:
+        v = v.wait() if isinstance(v, AsyncCollectiveTensor) else v
+        return v.cpu() if isinstance(v, torch.Tensor) else v
+
+    return pytree.tree_map(arrived, tree)
 
 
 def close(got: Any, want: Any, **tolerance: float) -> None:
-    """Compare; equal bits if there is no tolerance."""
+    """Compare, on the host; equal bits if there is no tolerance."""
     torch.testing.assert_close(values(got), values(want), **(tolerance or {"rtol": 0, "atol": 0}))
 
 
-def _rank(file: str, rank: int, world: int, folder: str, asked: Connection) -> None:
-    """One of the processes: a gloo group on the files of the folder, then one case after another."""
+def join(meets: str, place: int, **how: Any) -> None:
+    """Meet the other processes.
+
+    Args:
+        meets: ``gloo`` or ``hccl``.
+        place: Number of the device on this host.
+        **how: Arguments of ``init_process_group``.
+    """
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if meets == "hccl":
+        os.environ["HCCL_ASYNC_ERROR_HANDLING"] = "0"  # else torch_npu ends the process of a failed collective
+        importlib.import_module("torch_npu")
+        torch.get_device_module("npu").set_device(place)
+    dist.init_process_group(meets, timeout=timedelta(seconds=SECONDS // 2), **how)
+
+
+def _rank(source: str, rank: int, world: int, meets: str, folder: str, asked: Connection) -> None:
+    """One of the processes: a group on the files of the folder, then one case after another."""
     global _folder
     _folder = Path(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(quiet, descriptor)
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=SECONDS // 2),
-    )
-    sys.path.insert(0, str(Path(file).parent))
-    cases = importlib.import_module(Path(file).stem).CASES
+    join(meets, rank, init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    if source.endswith(".py"):
+        sys.path.insert(0, str(Path(source).parent))
+        source = Path(source).stem
+    cases = importlib.import_module(source).CASES
     gc.freeze()  # as in conftest.py: nothing that is loaded by now goes away
     gc.set_threshold(20_000, 20, 20)
     while True:
         name = asked.recv()
-        error = ""
+        result, error = None, ""
         try:
             torch.manual_seed(0)
-            cases[name]()
+            result = cases[name]()
         except BaseException:  # noqa: BLE001  (whatever it is goes to the test)
             error = traceback.format_exc()
-        asked.send(error)
+        asked.send((result, error))
+
+
+def _with_devices() -> Any:
+    """The server of forks, with devices for eight ranks: the emulator counts them while torch_npu is loaded."""
+    os.environ.setdefault("TAIR_EMULATOR_DEVICES", "8")
+    return warm.FORKS
 
 
 class Ranks:
     """The processes; new ones after a failure, which may leave them waiting for each other.
 
     Args:
-        file: The test file, with ``CASES``.
+        source: The test file, or the name of a module, with ``CASES``.
         world: Number of processes.
+        meets: ``gloo`` or ``hccl``.
     """
 
-    def __init__(self, file: str, world: int = WORLD) -> None:
-        self.file, self.world = file, world
+    def __init__(self, source: str, world: int = WORLD, meets: str = "gloo") -> None:
+        self.source, self.world, self.meets = source, world, meets
         self.started: list[tuple[Any, Connection]] = []
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        context = warm.FORKS if self.meets == "gloo" else _with_devices()
         for rank in range(self.world):
             here, there = multiprocessing.Pipe()
-            args = (self.file, rank, self.world, self.folder.name, there)
-            process = warm.FORKS.Process(target=_rank, args=args, daemon=True)
+            args = (self.source, rank, self.world, self.meets, self.folder.name, there)
+            process = context.Process(target=_rank, args=args, daemon=True)
             process.start()
             there.close()
             self.started.append((process, here))
@@ -125,33 +161,36 @@ class Ranks:
             self.folder.cleanup()
         self.started = []
 
-    def run(self, name: str) -> list[str]:
-        """Carry out a case on all ranks; the traceback of each, empty where it passes."""
+    def run(self, name: str) -> tuple[list[Any], list[str]]:
+        """Carry out a case on all ranks; what each returns, and the traceback of each, empty where it passes."""
         if not self.started:
             self.start()
-        errors = []
+        answers: list[tuple[Any, str]] = []
         end = time.monotonic() + 2 * SECONDS
-        try:
-            for _, rank in self.started:
+        for _, rank in self.started:
+            with contextlib.suppress(OSError):  # it has ended: that is its answer
                 rank.send(name)
-            for _, rank in self.started:
-                errors.append(rank.recv() if rank.poll(max(end - time.monotonic(), 0)) else "no answer")
-        except (EOFError, OSError):
-            errors = ["a process ended"]
+        for _, rank in self.started:
+            try:
+                answers.append(rank.recv() if rank.poll(max(end - time.monotonic(), 0)) else (None, "no answer"))
+            except (EOFError, OSError):
+                answers.append((None, ENDED))
+        results, errors = [a for a, _ in answers], [e for _, e in answers]
         if any(errors):
             self.stop()
-        return errors
+        return results, errors
 
-    def check(self, name: str) -> None:
-        """Carry out a case on all ranks; AssertionError with the traceback of each that fails."""
-        errors = self.run(name)
+    def check(self, name: str) -> list[Any]:
+        """Carry out a case on all ranks; what each returns. AssertionError with the traceback of each that fails."""
+        results, errors = self.run(name)
         assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+        return results
 
 
 @contextlib.contextmanager
-def processes(file: str, world: int = WORLD) -> Iterator[Ranks]:
-    """The processes of a test file, ended after the block."""
-    made = Ranks(file, world)
+def processes(source: str, world: int = WORLD, meets: str = "gloo") -> Iterator[Ranks]:
+    """The processes of a test file, or of a module, ended after the block."""
+    made = Ranks(source, world, meets)
     try:
         yield made
     finally:

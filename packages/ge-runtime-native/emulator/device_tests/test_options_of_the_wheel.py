@@ -38,7 +38,7 @@ ACTS = {
     "dump_tensor_data": "test_option_effects test_tensor_dump_of_captured_graphs",
     "force_eager": "test_capture test_force_eager_and_force_recapture",
     "force_recapture": "test_capture test_force_eager_and_force_recapture",
-    "frozen_parameter": "test_capture test_a_frozen_parameter_is_read_where_it_lay",
+    "frozen_parameter": "test_capture test_a_frozen_parameter_that_moves_is_captured_anew",
     "inplace_pass": "test_fx_passes test_each_pass_can_be_switched_off",
     "input_inplace_pass": "test_fx_passes test_each_pass_can_be_switched_off",
     "mode": "test_reduce_overhead test_every_name_of_captured_graphs_means_them",

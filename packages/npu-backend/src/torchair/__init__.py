@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torchair_autoload
 
-from ge_converters.base.torch_compat import carry_in_bundles
+from ge_converters.base.torch_kept import carry_in_bundles
 from torchair.oplib import torch_ops as torch_ops  # defines torch.ops.air
 
 __version__ = "0.1.0"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import FEATURES, lacks
+from ge_converters.base.torch_kept import FEATURES, lacks
 from ge_converters.base.torch_versions import untested
 from ge_converters.registry import REGISTRY
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -18,6 +19,8 @@ from ge_runtime.cpu import torch_compat
 _WORLD: Final = "hccl_world_group"
 _SECONDS: Final = 3.0  # that a rank whose collective has failed waits for the others to say where they stand
 _LONGEST: Final = 300  # characters that one rank is believed to say
+
+_lives: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
 finders: list[Callable[[str], Any]] = []
 """Who knows process groups besides torch.distributed; asked first, None means unknown."""
@@ -93,6 +96,50 @@ def _ranks_of(name: str) -> tuple[int, ...] | None:
         return tuple(dist.get_process_group_ranks(torch_compat.process_group(name)))
     except (RuntimeError, ValueError, KeyError):
         return None
+
+
+def entered(name: str, what: str) -> Any:
+    """The group of a collective, once it is clear that no rank there already brings something else to it.
+
+    gloo ends a process that gets more bytes than it waits for. So each rank tells what it brings, by the store that
+    torch.distributed met in, before it looks at what the others tell: of two that differ, the later one sees it. Ranks
+    that are at another collective of the group, and those that run it in eager mode, are not compared.
+
+    Args:
+        name: Of the group.
+        what: Operator, type and sizes, equal on all ranks.
+
+    Raises:
+        EngineError: GE4011 if there is no such group.
+        RuntimeError: If a rank brings something else.
+    """
+    group = group_of(name)
+    if not isinstance(group, dist.ProcessGroup) or group.size() < 2 or dist.get_backend(group) != "gloo":
+        return group  # what hccl and others do themselves
+    keys = {rank: f"torchair_brings/{group.group_name}/{rank}" for rank in dist.get_process_group_ranks(group)}
+    try:
+        store, own = torch_compat.default_store(), keys.pop(dist.get_rank())
+        if group not in _lives:  # the store may know what a group of this name brought that has been destroyed since
+            _lives[group] = store.add(f"{own}/lives", 1)
+        here = f"{_lives[group]}.{torch_compat.collectives_so_far(group)} "
+        store.set(own, here + what)
+        told = _told(store, keys)
+    except (RuntimeError, ValueError):  # the process that kept the store has ended, which is no fault of this group
+        return group
+    for rank, text in told.items():
+        if text.startswith(here) and text != here + what:
+            raise RuntimeError(f"rank {rank} brings {escape.line(text[len(here) :][:_LONGEST])}, this rank {what}")
+    return group
+
+
+def _told(store: Any, keys: Mapping[int, str]) -> dict[int, str]:
+    """What ranks have told, without waiting for any."""
+    names = list(keys.values())
+    if not store.check(names):
+        keys = {rank: key for rank, key in keys.items() if store.check([key])}
+        names = list(keys.values())
+    texts = store.multi_get(names) if names and store.has_extended_api() else map(store.get, names)
+    return {rank: text.decode(errors="replace") for rank, text in zip(keys, texts)}
 
 
 def others_say(name: str, where: str) -> str:

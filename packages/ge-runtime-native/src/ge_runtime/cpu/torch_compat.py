@@ -88,6 +88,11 @@ def default_store() -> Any:
     return distributed_c10d._get_default_store()
 
 
+def collectives_so_far(group: Any) -> int:
+    """How many collectives this process has entered in a group, in eager mode or not."""
+    return int(group._get_sequence_number_for_group())
+
+
 def inductor_folder() -> str:
     """Where Inductor keeps its code if nobody names a folder."""
     from torch._inductor.runtime import cache_dir_utils

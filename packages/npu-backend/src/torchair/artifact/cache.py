@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import torch
 
-from ge_converters.base.torch_compat import put_into_bundle
+from ge_converters.base.torch_kept import put_into_bundle
 from ge_graph.files import others_may_write
 from tair_export.manifest import SUFFIX, read_manifest
 from tair_export.ranks import Rank, current

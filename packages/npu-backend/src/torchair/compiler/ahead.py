@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ge_converters.base.torch_compat import output_code
+from ge_converters.base.torch_kept import output_code
 from ge_graph.errors import ArchiveError, ConfigError
 from torchair.artifact.plain import Unstorable, plain, unplain
 from torchair.artifact.stored_graph import Contract

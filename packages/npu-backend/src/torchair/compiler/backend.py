@@ -325,7 +325,8 @@ def _compile_graph(
     inference: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
     start = time.perf_counter()
-    from ge_converters.base.torch_compat import ahead_of_time, from_dynamo, run_aot, silent_fallbacks
+    from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
+    from ge_converters.base.torch_kept import ahead_of_time
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
     from torchair.compiler import observers, pipeline

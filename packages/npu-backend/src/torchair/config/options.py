@@ -409,7 +409,7 @@ GRAPH_EX: Final = (
     _flag("disable_static_kernel_compile_cache", False, "none", "device", "None.",
           device="As without it: every capture has its operators described anew, none is looked up."),
     _flag("frozen_parameter", False, "runtime", "here",
-          "Addresses of parameters and buffers are not compared; every replay reads those of the first run.",
+          "As without it: a replay takes a moment to see that no parameter has moved; one that has is captured anew.",
           device="Same."),
     _flag("remove_noop_ops", True, "graph", "here", "FX pass RemoveNoops.", device="Same."),
     _flag("remove_cat_ops", True, "graph", "here", "cat along dim 0 becomes writes into one buffer.", device="Same.",

@@ -186,6 +186,9 @@ def page_data(report: RanksReport) -> dict[str, Any]:
     return {
         "mesh": report.mesh,
         "ranks": report.ranks,
+        "graphs": report.graphs,
+        "distinct": report.distinct,
+        "worst": report.worst,
         "meetings": meetings,
         "faults": [
             {"c": f.code, "w": escape.block(f.what), "s": escape.line(f.source), "r": list(f.ranks)}

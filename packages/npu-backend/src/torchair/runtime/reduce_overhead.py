@@ -1,10 +1,10 @@
 """Mode reduce-overhead: the ATen graph as a program, captured once per shape, replayed with static buffers.
 
-Three kinds of inputs (documented for captured graphs): parameters and buffers keep their address, which is compared
-unless ``frozen_parameter`` promises it; inputs that the graph writes are used where they lie and never copied, another
-address means another capture; all others are copied into buffers that belong to the capture. Results lie in memory of
-the capture. Who drops them before the next run pays nothing; what somebody still holds then keeps its numbers, and from
-there on this capture hands out copies, as it always does with ``clone_output``.
+Three kinds of inputs (documented for captured graphs): parameters and buffers keep their address; inputs that the graph
+writes are used where they lie and never copied, another address means another capture; all others are copied into
+buffers that belong to the capture. Results lie in memory of the capture. Who drops them before the next run pays
+nothing; what somebody still holds then keeps its numbers, and from there on this capture hands out copies, as it always
+does with ``clone_output``.
 
 A number that changes in every step and decides no size, such as a position or a length of attention, is no part of what
 tells captures apart: see ``host_tasks``.
@@ -51,7 +51,6 @@ class Switches:
     use_graph_pool: Any = None
     reuse_graph_pool_in_same_fx: bool = True
     capture_error_mode: str = "global"
-    frozen_parameter: bool = False
     unsafe_skip_npugraph_capture_validation: bool = False
     static_kernel_compile: bool = False
     _aclnn_static_shape_kernel_build_dir: str | None = None
@@ -111,7 +110,6 @@ class _Entry:
     """One capture.
 
     Attributes:
-        fixed: Parameters and buffers whose address nobody compares (``frozen_parameter``); replays read these.
         copies: Whether results are handed out as copies.
         held: Numbers of the host in device memory, the program's last arguments.
         runs: How often it was replayed.
@@ -120,7 +118,6 @@ class _Entry:
     recording: Recording
     buffers: dict[int, torch.Tensor]
     addresses: dict[int, int] = field(default_factory=dict)
-    fixed: dict[int, torch.Tensor] = field(default_factory=dict)
     copies: bool = False
     held: list[torch.Tensor] = field(default_factory=list)
     runs: int = 0
@@ -351,13 +348,9 @@ class CapturedGraph:
         }
         held = [torch.empty((), dtype=dtype, device=device) for dtype, device in self._plan.numbers.memory]
         bound = [*(buffers.get(i, value) for i, value in enumerate(args)), *_filled(held, numbers)]
-        placed = {i: value for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers}
-        fixed = {
-            i: v.detach()  # the memory, whatever its owner gets as ``data`` later
-            for i, v in placed.items()
-            if self._switches.frozen_parameter and self._plan.kinds[i] == STATIC
+        addresses = {
+            i: value.data_ptr() for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers
         }
-        addresses = {i: value.data_ptr() for i, value in placed.items() if i not in fixed}
         with self._capturing:
             self.captures += 1
             if self._switches.static_kernel_compile:
@@ -367,7 +360,7 @@ class CapturedGraph:
                 mine.capture.describe(self._plan.program, own + bound[len(own) :], folder)
             recording = mine.capture.capture(self._plan.program, bound, self._plan.numbers)
             logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
-        return _Entry(recording, buffers, addresses, fixed, copies=self._switches.clone_output, held=held)
+        return _Entry(recording, buffers, addresses, copies=self._switches.clone_output, held=held)
 
     def _buffer(self, value: torch.Tensor) -> torch.Tensor:
         # without clone_input the first run's tensor is the buffer, and later values are copied into it
@@ -390,8 +383,6 @@ class CapturedGraph:
             bound[i] = buffer
         for to, given in copies.values():
             torch.ops.aten._foreach_copy_.default(to, given)  # a device has one task for all of a type
-        for i, value in entry.fixed.items():
-            bound[i] = value
         return bound
 
     @staticmethod

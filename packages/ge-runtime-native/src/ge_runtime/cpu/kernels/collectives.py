@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.groups import group_of
+from ge_runtime.cpu.groups import entered, group_of
 from ge_runtime.cpu.registry import kernel
 from ge_runtime.cpu.values import torch_dtype
 
@@ -27,8 +27,14 @@ def group_size(name: str) -> int:
     return int(group_of(name).size())
 
 
-def _sized(op: str, name: str, rank_size: int) -> Any:
-    group = group_of(name)
+def _brought(op: str, name: str, *xs: torch.Tensor, how: str = "") -> Any:
+    """The group, to which all ranks have to bring the same operator with as many elements of the same types."""
+    elements = ", ".join(f"{x.numel()} {str(x.dtype)[6:]}" for x in xs)
+    return entered(name, f"{op}{f'({how})' if how else ''} of {elements}")
+
+
+def _sized(op: str, name: str, rank_size: int, x: torch.Tensor, how: str = "") -> Any:
+    group = _brought(op, name, x, how=how)
     if rank_size != group.size():
         raise errors.refused(op, f"rank_size is {rank_size}, the group '{name}' has {group.size()} ranks")
     return group
@@ -55,24 +61,26 @@ def _rows(op: str, x: torch.Tensor, count: int) -> int:
 def all_reduce(x: torch.Tensor, *, reduction: str, group: str) -> torch.Tensor:
     """Reduction over all ranks."""
     y = _own(x)
-    dist.all_reduce(y, _reduction("HcomAllReduce", reduction), group=group_of(group))
+    operation = _reduction("HcomAllReduce", reduction)
+    dist.all_reduce(y, operation, group=_brought("HcomAllReduce", group, x, how=reduction))
     return y
 
 
 @kernel("HcomReduce", **_FUSION, source="REG_OP(HcomReduce)")
 def reduce(x: torch.Tensor, *, root_rank: int, reduction: str, group: str) -> torch.Tensor:
     """Reduction over all ranks on the root; on the others, where GE leaves it open, x."""
-    y, process_group = _own(x), group_of(group)
-    dist.reduce(y, op=_reduction("HcomReduce", reduction), group=process_group, group_dst=root_rank)
+    y, operation = _own(x), _reduction("HcomReduce", reduction)
+    process_group = _brought("HcomReduce", group, x, how=f"{reduction}, to rank {root_rank}")
+    dist.reduce(y, op=operation, group=process_group, group_dst=root_rank)
     return y if process_group.rank() == root_rank else _own(x)
 
 
 @kernel("HcomAllGather", **_FUSION, source="REG_OP(HcomAllGather): along dim 0, in rank order")
 def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
-    process_group = _sized("HcomAllGather", group, rank_size)
     if x.dim() == 0:
         raise errors.refused("HcomAllGather", "x is a scalar, which has no dim 0 to gather along")
+    process_group = _sized("HcomAllGather", group, rank_size, x)
     y = x.new_empty((x.shape[0] * rank_size, *x.shape[1:]))
     dist.all_gather_into_tensor(y, x.contiguous(), group=process_group)
     return y
@@ -81,16 +89,17 @@ def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
 @kernel("HcomReduceScatter", **_FUSION, source="REG_OP(HcomReduceScatter): blocks along dim 0")
 def reduce_scatter(x: torch.Tensor, *, reduction: str, group: str, rank_size: int) -> torch.Tensor:
     """This rank's block of the reduction."""
-    process_group = _sized("HcomReduceScatter", group, rank_size)
+    operation = _reduction("HcomReduceScatter", reduction)
+    process_group = _sized("HcomReduceScatter", group, rank_size, x, how=reduction)
     y = x.new_empty((_rows("HcomReduceScatter", x, rank_size), *x.shape[1:]))
-    dist.reduce_scatter_tensor(y, _own(x), _reduction("HcomReduceScatter", reduction), group=process_group)
+    dist.reduce_scatter_tensor(y, _own(x), operation, group=process_group)
     return y
 
 
 @kernel("HcomBroadcast", **_FUSION, source="REG_OP(HcomBroadcast): root_rank counts in the group")
 def broadcast(x: list[torch.Tensor], *, root_rank: int, group: str) -> tuple[torch.Tensor, ...]:
     """Every tensor of the root."""
-    ys, process_group = tuple(map(_own, x)), group_of(group)
+    ys, process_group = tuple(map(_own, x)), _brought("HcomBroadcast", group, *x, how=f"from rank {root_rank}")
     for y in ys:
         dist.broadcast(y, group=process_group, group_src=root_rank)
     return ys
