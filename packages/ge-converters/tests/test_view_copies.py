@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ge_converters.base.torch_compat import view_copies
+from ge_converters.base.torch_traces import view_copies
 from ge_converters.decompose.formulas import view_copies as formulas
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.registry import REGISTRY

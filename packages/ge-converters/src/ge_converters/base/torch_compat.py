@@ -98,23 +98,6 @@ def from_data(number: Any) -> bool:
     return isinstance(number, torch.SymInt) and bool(free_unbacked_symbols(number))
 
 
-def view_copies() -> dict[Any, Any]:
-    """Each ATen op that copies what a view would show, and the op of that view, of dense tensors."""
-    found = {}
-    for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
-        if namespace != "aten" or not packet.endswith("_copy"):
-            continue
-        view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), overload or "default", None)
-        made = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-        if view is None or made is None or not any(r.alias_info for r in view._schema.returns):
-            continue
-        if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
-            found[made] = view
-    return found
-
-
 def silent_fallbacks() -> tuple[type[Exception], ...]:
     """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback
@@ -168,10 +151,7 @@ def run_aot(
 
 
 def _aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], keywords: dict[str, Any]) -> Callable[..., Any]:
-    """What ``aot_autograd`` of dynamo's backends does, without Inductor, which it loads only to ask for a log.
-
-    Inductor takes as long to load as a few layers to trace.
-    """
+    """What ``aot_autograd`` of dynamo's backends does, without Inductor, which it loads only to ask for a log."""
     from torch._dynamo.backends.common import aot_autograd
 
     loaded = "torch._inductor.debug" in sys.modules or os.environ.get("TORCH_COMPILE_DEBUG", "0") == "1"
@@ -186,10 +166,9 @@ def _aot(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], keywords: dict
         compiler = disable(keywords["bw_compiler"], reason="do not trace the compiler of the backward pass")
         return disable(compiler(*args, **more), reason="do not trace a compiled backward pass")
 
-    counts = counters["aot_autograd"]
-    counts["total"] += 1
+    counters["aot_autograd"]["total"] += 1
     call = aot_module_simplified(gm, example_inputs, **{**keywords, "bw_compiler": backward})
-    counts["ok"] += 1
+    counters["aot_autograd"]["ok"] += 1
     return disable(call, reason="do not trace a compiled graph")  # type: ignore[no-any-return]
 
 

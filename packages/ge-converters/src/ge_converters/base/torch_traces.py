@@ -83,3 +83,20 @@ def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, 
     """Let a graph number its next names as another one would, those of some bases by so much higher."""
     for base, number in like._graph_namespace._base_count.items():
         graph._graph_namespace._base_count[base] = number + more.get(base, 0)
+
+
+def view_copies() -> dict[Any, Any]:
+    """Each ATen op that copies what a view would show, and the op of that view, of dense tensors."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not packet.endswith("_copy"):
+            continue
+        view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), overload or "default", None)
+        made = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if view is None or made is None or not any(r.alias_info for r in view._schema.returns):
+            continue
+        if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
+            found[made] = view
+    return found

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch.utils import _pytree as pytree
 
-from ge_converters.base.torch_compat import view_copies
+from ge_converters.base.torch_traces import view_copies
 
 _CONVERTED: Final = (
     "aten.alias_copy.default",
