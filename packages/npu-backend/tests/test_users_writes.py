@@ -291,3 +291,37 @@ def test_gaps_between_rows_of_symbolic_sizes_are_refused(way, base):
     torch._dynamo.reset()
     with pytest.raises(Exception, match="(?s)GE2001.*known of a tensor that fills a block of memory only"):
         run(BASES[base](4))
+
+
+APART = {
+    "rows": lambda x: (x[0], x[1]),
+    "columns in turns": lambda x: (x[:, 0], x[:, 1]),
+    "halves": lambda x: x.chunk(2),
+}
+SHARED = {
+    "rows that are both": lambda x: (x[1:], x[:-1]),
+    "itself": lambda x: (x, x),
+    "a row and a column": lambda x: (x[0], x[:, 1]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("views", [*APART, *SHARED])
+@pytest.mark.parametrize("way", ["a converter"], indirect=True)
+def test_two_written_views_of_one_tensor(way, views, dynamic):
+    """Each written argument has a value of its own in a graph: an element that is in both would have two."""
+    taken = {**APART, **SHARED}[views]
+
+    def fn(x):
+        difference = exchange(*taken(x))
+        return difference, x + 1
+
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend=torchair.get_npu_backend(), dynamic=dynamic)
+    given = numbers(36).view(6, 6)
+    if views in SHARED:
+        with pytest.raises(Exception, match="(?s)GE2001.*writes through x and y, which have elements in common"):
+            run(given)
+        return
+    wanted = given.clone()
+    torch.testing.assert_close((run(given), given), (fn(wanted), wanted), rtol=0, atol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ def _view(own: dict[str, Any]) -> Any:
 def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     """Copy what will be written, run the op on the copies, return its results and the copies' new values.
 
-    Errors: Refusal if the converter of the op hides the new values.
+    Errors: Refusal if the converter of the op hides the new values, or written arguments share elements.
     """
     bases, kwargs, views = parts
     op: Any = node.args[0]
@@ -117,6 +118,7 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     current = [None if b is None else caller.context.argument(b) for b in bases]
     values = node.meta["val"]
     returns = len(op._schema.returns)
+    _check_apart(op, views, bases)
     written: list[tuple[Any, Tensor]] = []
     for name, view in views.items():
         if isinstance(view, list):
@@ -143,6 +145,22 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     # torch gives a None in front of the bases when the op returns nothing
     results += [None] * (len(values) - len(bases) - len(results))
     return (*results, *[Unproduced("an input that is None") if c is None else c for c in current])
+
+
+def _check_apart(op: Any, views: Mapping[str, Any], bases: Sequence[Any]) -> None:
+    """Refuse a call that writes an element through two arguments: each of them would have a value of its own."""
+    named = [(n, v) for n, view in views.items() for v in (view if isinstance(view, list) else [view]) if v is not None]
+    for at, (name, (base, *how)) in enumerate(named):
+        for other, (same, *seen) in named[:at]:
+            if same == base and memory_ops.overlap(*(_traced(bases[base].meta["val"], *v) for v in (how, seen))):
+                raise Refusal(
+                    f"{op} writes through {other} and {name}, which have elements in common; pass a clone for one of them"
+                )
+
+
+def _traced(base: torch.Tensor, kind: str, own: dict[str, Any]) -> torch.Tensor:
+    """A view of a base, without data."""
+    return base if kind == "alias" else _read_meta(kind, base, read_call(kind, own)[0])
 
 
 def _run(caller: Caller, node: torch.fx.Node, entry: Any, kwargs: dict[str, Any], own: Any, written: int) -> Any:

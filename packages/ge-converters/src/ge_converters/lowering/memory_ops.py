@@ -231,6 +231,37 @@ def _positions(size: Any, stride: Any, offset: Any) -> np.ndarray[Any, Any] | No
     return places
 
 
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two views of one memory have an element in common, for the sizes of the present call.
+
+    Of views with very many elements the outer dims are taken as short ones.
+    """
+    numbers = [[_present(n) for n in (*v.shape, *v.stride(), v.storage_offset())] for v in (a, b)]
+    if any(n is None for each in numbers for n in each):
+        return False
+    first, second = (_places(each) for each in numbers)
+    if not first.size or not second.size or first.max() < second.min() or second.max() < first.min():
+        return False
+    return bool(np.isin(first, second).any())
+
+
+def _places(numbers: list[Any]) -> np.ndarray[Any, Any]:
+    dims = len(numbers) // 2
+    size, stride = numbers[:dims], numbers[dims : 2 * dims]
+    for outer in sorted(range(dims), key=lambda d: stride[d], reverse=True):
+        if int(np.prod(size)) > _LARGEST:
+            size[outer] = min(size[outer], 2)
+    places = _positions(size, stride, numbers[-1])
+    return np.empty(0) if places is None else places
+
+
+def _present(number: Any) -> int | None:
+    """A size as it is in the present call; None if that is not known."""
+    if not is_symbolic(number):
+        return int(number)
+    return int(number.node.hint) if number.node.has_hint() else None
+
+
 def _covers(held: torch.Tensor, reads: np.ndarray[Any, Any] | None) -> bool:
     """Whether all positions are in a block of memory; symbolic ones are checked by the engine when it reads."""
     start = held.storage_offset()
