@@ -154,7 +154,8 @@ def _check_apart(op: Any, views: Mapping[str, Any], bases: Sequence[Any]) -> Non
         for other, (same, *seen) in named[:at]:
             if same == base and memory_ops.overlap(*(_traced(bases[base].meta["val"], *v) for v in (how, seen))):
                 raise Refusal(
-                    f"{op} writes through {other} and {name}, which have elements in common; pass a clone for one of them"
+                    f"{op} writes through {other} and {name}, which have elements in common; "
+                    "pass a clone for one of them"
                 )
 
 
