@@ -139,6 +139,7 @@ assert not [n for n in sys.modules if n.split(".")[0] == "torch"]
 """
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize(("name", "rtol"), [("net", 1e-5), ("counter", 1e-6), ("half", 1e-2)])
 def test_saved_graphs_equal_eager(saved, name, rtol):
     """Two sizes through one graph; the second call of the counter sees what the first has written."""

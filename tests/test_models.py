@@ -41,6 +41,7 @@ def test_static(name):
         assert_same(compiled(*case.inputs), want)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(models.ZOO))
 def test_dynamic_compiles_once_for_all_sizes(name):

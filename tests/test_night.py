@@ -18,17 +18,22 @@ def test_more():
 def test_table(row):
     pass
 
+@pytest.mark.parametrize("row", [1, pytest.param(2, marks=pytest.mark.night)])
+def test_marked_row(row):
+    pass
+
 def test_plain():
     pass
 """
-DAY = ["test_table[0]", "test_table[3]", "test_table[6]", "test_plain"]
+MARKED = ["test_marked_row[1]", "test_marked_row[2]"]
+DAY = ["test_table[0]", "test_table[3]", "test_table[6]", "test_marked_row[1]", "test_plain"]
 
 
 @pytest.mark.parametrize(
     ("named", "night", "want"),
     [
         ("", "", DAY),
-        ("", "1", ["test_more", *(f"test_table[{n}]" for n in range(7)), "test_plain"]),
+        ("", "1", ["test_more", *(f"test_table[{n}]" for n in range(7)), *MARKED, "test_plain"]),
         ("::test_more", "", ["test_more"]),
     ],
 )

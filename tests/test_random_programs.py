@@ -23,6 +23,7 @@ def test_corpus(path):
     assert check(read(path.read_text())) is None
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1_000_000, 1_000_012))
 def test_random_programs(seed):

@@ -53,6 +53,7 @@ def test_models(name, mesh, models):
     assert found.log
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_faults(seed):

@@ -203,6 +203,7 @@ def _inference(case: models.ModelCase, dynamic: bool) -> str:
         return difference(*both(call_of, (tuple(case.inputs), {})))
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.ZOO)
 def test_model(name: str) -> None:

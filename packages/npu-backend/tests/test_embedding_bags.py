@@ -135,6 +135,7 @@ def differences(some, dtype, dynamic):
                     yield f"{form} turn {turn}, {name}: {' '.join(str(error).split())[:200]}"
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)

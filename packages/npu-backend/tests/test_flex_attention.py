@@ -198,6 +198,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("case", TRAINED)
 def test_gradients(case, monkeypatch, recording):
     # eager refuses gradients of CPU tensors before it looks at anything; the operator under it has them

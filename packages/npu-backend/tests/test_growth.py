@@ -33,6 +33,7 @@ def compile_once(config):
     torchair.get_compiler(config)(gm, example)([*args])
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["max-autotune", "reduce-overhead", "dumps", "record"])
 def test_nothing_grows(kind, tmp_path, monkeypatch):

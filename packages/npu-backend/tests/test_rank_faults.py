@@ -8,6 +8,7 @@ from tair_testing.ranks import ENDED
 CASES = rank_faults.CASES
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("ranks", [rank_faults.RANKS], indirect=True, scope="module", ids=str)

@@ -5,6 +5,7 @@ import pytest
 from tair_testing.rank_patterns import on_two_nodes
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_two_nodes():
     """Steps of tensor parallel, FSDP2 and of both on a mesh over both nodes equal the unsharded model."""

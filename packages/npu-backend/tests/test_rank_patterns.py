@@ -66,6 +66,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "name"), RUNS, indirect=["ranks"], scope="module", ids=lambda v: str(v))
 def test_ranks(name, ranks):

@@ -249,6 +249,7 @@ def combinations():
         yield pytest.param(way, mode, dynamic, marks=[] if quick else [pytest.mark.slow])
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize(("way", "mode", "dynamic"), list(combinations()), indirect=["way"])
 def test_written_views_are_those_of_eager(way, mode, dynamic):
     config = torchair.CompilerConfig()
@@ -305,6 +306,7 @@ SHARED = {
 }
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("views", [*APART, *SHARED])
 @pytest.mark.parametrize("way", ["a converter"], indirect=True)

@@ -114,9 +114,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tables[item.nodeid.partition("[")[0]].append(item)
     kept = set()
     for rows in tables.values():
-        mark = rows[0].get_closest_marker("night")
-        if mark is not None and not night:
-            rows = rows[:: mark.kwargs["rows"]] if mark.kwargs else []
-        kept |= set(rows if step <= 1 or len(rows) <= FEW else rows[::step])
+        by_day = rows if night else _by_day(rows)
+        kept |= set(by_day if step <= 1 or len(by_day) <= FEW else by_day[::step])
     config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = [i for i in items if i in kept]
+
+
+def _by_day(rows: list[pytest.Item]) -> list[pytest.Item]:
+    """Those of a test's rows that do not wait for the night; a row can have a mark of its own."""
+    marks = [(row, row.get_closest_marker("night")) for row in rows]
+    plain = [row for row, mark in marks if mark is None]
+    tables = [(row, mark.kwargs["rows"]) for row, mark in marks if mark is not None and mark.kwargs]
+    return plain + [row for at, (row, each) in enumerate(tables) if at % each == 0]
