@@ -153,7 +153,9 @@ def _ahead(folder: str) -> dict[str, Any]:
             with path.open("rb") as file:
                 function = torch.compiler.load_compiled_function(file)
         else:
-            compiled = torch.compile(model, backend="npugraph_ex", fullgraph=True, dynamic=False)
+            # guards on transformers' decorators cannot be written by torch; those on tensors are kept
+            options = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
+            compiled = torch.compile(model, backend="npugraph_ex", fullgraph=True, dynamic=False, options=options)
             function = compiled.forward.aot_compile((tuple(inputs), {}))
         function(model, *inputs)
         torch.npu.synchronize()
