@@ -21,9 +21,10 @@ _INT8: Final = (None, 1, torch.int8)  # 1 is torch's number of it
 
 
 def _rounded(y: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 with a scale for each row: [.., n] -> [.., n], [..]."""
-    scale = y.abs().amax(-1) / 127
-    return (y / scale.unsqueeze(-1)).round().clamp(-128, 127).to(torch.int8), scale
+    """int8 with a scale for each row, zeros for a row of zeros, as DynamicQuant has it: [.., n] -> [.., n], [..]."""
+    scale = y.abs().amax(-1, keepdim=True) / 127
+    quotient = torch.where(scale > 0, y / scale, 0.0)  # what 0 / 0 is as int8, each device says for itself
+    return quotient.round().clamp(-128, 127).to(torch.int8), scale.squeeze(-1)
 
 
 def swiglu_quant(

@@ -42,7 +42,6 @@ KINDS: Final = {
     "it writes argument 'out', for which AOTAutograd knows no functional form; use the overload without 'out'": (
         "npu_fused_infer_attention_score.out "
         "npu_fused_infer_attention_score_v2.out npu_fusion_attention_grad_v3.out npu_fusion_attention_v3.out "
-        ""
         "_quantize_per_channel_impl.out _quantize_per_tensor_impl.out"
     ),
     _WRITES + "use torch.optim, whose steps are compiled": (
