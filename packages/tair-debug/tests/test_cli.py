@@ -389,6 +389,8 @@ except SystemExit as end:
 assert "torch" in sys.modules
 assert "torch._inductor.debug" not in sys.modules
 assert gc.get_threshold()[0] > 10 * before[0]
+assert not sys.modules["torch"]._dynamo.config.run_gc_after_compile
+assert gc.get_freeze_count() > 100_000  # what the end of the process would look through several times
 """
 
 

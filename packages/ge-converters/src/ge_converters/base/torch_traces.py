@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,30 @@ def as_compiled() -> Iterator[None]:
         yield
     finally:
         torch.compiler._is_compiling_flag, log.disabled = before, silent
+
+
+def more_like(value: torch.Tensor) -> Callable[[], torch.Tensor] | None:
+    """Makes more tensors without data that look like one, without asking torch's operator for them.
+
+    None for a tensor that no fake mode made, whose value is known, whose sizes are symbols, or which shows another one
+    in a way that its sizes and strides do not tell.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if (
+        type(value) is not FakeTensor
+        or value.layout is not torch.strided
+        or any(type(n) is not int for n in (*value.shape, *value.stride()))
+        or (value.constant, value.real_tensor) != (None, None)
+        or value.requires_grad
+        or value.is_conj()
+        or value.is_neg()
+    ):
+        return None
+    mode, device = value.fake_mode, value.device
+    with torch.utils._python_dispatch._disable_current_modes():
+        bare = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return lambda: FakeTensor(mode, bare, device)
 
 
 def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, int]) -> None:
