@@ -339,6 +339,32 @@ def test_help(tair):
     assert tair("fly")[0] == 2
 
 
+def test_inputs_that_do_not_fit(tair, tmp_path, caplog):
+    """What the operator said, the user's line, and what was given; no log of torch around it."""
+    (tmp_path / "models.py").write_text("""
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x)
+
+def make():
+    return Net(), torch.ones(2, 5)
+""")
+    for real in ((), ("--real",)):
+        code, text, *_ = tair("summary", "models.py:make", *real)
+        assert code == 2
+        assert "GE1047" in text
+        assert "2, 5" in text.splitlines()[0].replace("2x5", "2, 5")
+        assert "models.py:10 in forward, return self.inner(x)" in text
+        assert "the model was given float32(2, 5)" in text
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file rights")
 def test_what_is_written_is_readable_by_its_owner_only(tair, tmp_path):
     tair("dump", "models.py:make", "-o", "out")

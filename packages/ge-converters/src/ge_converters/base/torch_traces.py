@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,14 +70,42 @@ def unbroken() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_compiled() -> Iterator[None]:
-    """Inside, ``torch.compiler.is_compiling()`` is true, and kernels fail on tensors without data in silence."""
+    """Inside, ``torch.compiler.is_compiling()`` is true, and operators fail on tensors without data in silence."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        with failing_in_silence():
+            yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def failing_in_silence() -> Iterator[None]:
+    """Inside, an operator that fails on tensors without data raises, and torch logs no traceback of it."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, silent = torch.compiler._is_compiling_flag, log.disabled
-    torch.compiler._is_compiling_flag, log.disabled = True, True
+    before, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        torch.compiler._is_compiling_flag, log.disabled = before, silent
+        log.disabled = before
+
+
+def failed_operator(error: BaseException) -> tuple[BaseException, Any] | None:
+    """What an operator raised while dynamo traced it, and the innermost frame that is not torch's, or its last one.
+
+    None for another error.
+    """
+    from torch._dynamo.exc import TorchRuntimeError
+
+    if not isinstance(error, TorchRuntimeError):
+        return None
+    inner: BaseException = error
+    while type(inner).__module__.startswith("torch._dynamo") and (inner.__cause__ or inner.__context__):
+        inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
+    frames = [*reversed(error.real_stack or ())]
+    own = os.path.dirname(torch.__file__) + os.sep
+    return inner, next((f for f in frames if not f.filename.startswith(own)), frames[0] if frames else None)
 
 
 def more_like(value: torch.Tensor) -> Callable[[], torch.Tensor] | None:
