@@ -663,13 +663,13 @@ def main() -> None:
         error = ConfigError("GE1002", f"{messages.VARIABLE}: got {wanted!r}, allowed: {languages}", next=_UNSET)
         console(errors=True).print(escape.block(str(error)), markup=False, style="red", soft_wrap=True)
         raise SystemExit(2)
-    whole: Callable[..., object] = app
-    if messages.language() != "en":
-        from tair_debug.help_texts import translated
-
-        whole = translated(typer.main.get_command(app))
     try:
-        whole(prog_name="tair")
+        if messages.language() == "en":
+            app(prog_name="tair")
+        else:
+            from tair_debug.help_texts import carry_out, translated
+
+            carry_out(translated(typer.main.get_command(app)), "tair")
     finally:
         gc.freeze()  # a process that ends would look through all of it several times: a fifth of a command's time
 
