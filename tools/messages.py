@@ -24,6 +24,9 @@ _LISTED: Final = (  # lines of an error that lists refused calls
     "{problems} of {total} nodes cannot be lowered.",
     "{call}refused: {reason}",
     "{call}no converter, no decomposition",
+    "{call}no converter, no decomposition; {why}",
+    "no GE op {name} to derive one from",
+    "{why}; near: {names}",
     "  … and {hidden} more",
     "register a converter or a decomposition for the missing ops (docs/adding_an_op.md)",
     "change the refused calls as their reasons say",
@@ -101,7 +104,12 @@ def verdicts() -> set[str]:
     """What ``tair summary`` and ``tair check`` call their verdicts, whole in one line and in parts in a table."""
     from tair_debug import check, summary_forms
 
-    return {*summary_forms.ENGLISH.values(), *check.WORDS.values(), *check.HOW.values(), check.WORDS["open"].rpartition(", ")[2]}
+    return {
+        *summary_forms.ENGLISH.values(),
+        *check.WORDS.values(),
+        *check.HOW.values(),
+        check.WORDS["open"].rpartition(", ")[2],
+    }
 
 
 def _parts(reason: str) -> Iterator[str]:

@@ -95,6 +95,7 @@ def test_summary_of_what_is_missing(tair, tmp_path):
     code, text = tair("summary", "models.py:missing", "--csv", "--html", "page.html")
     assert code == 1
     assert "missing" in text
+    assert "next: change these calls as their reasons say, register a converter" in text
     assert "tair_tests.odd.default" in text.replace("\n", "")
     (csv,) = tmp_path.glob("summary_*.csv")
     assert "未实现" in csv.read_text(encoding="utf-8-sig")

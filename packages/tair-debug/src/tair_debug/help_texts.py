@@ -25,6 +25,7 @@ _OF_TYPER: Final = {
     "the installation.": "显示当前 shell 的命令补全脚本，用于复制或自行安装。",
 }
 _MARKS: Final = {"[required]": "[必需]", "[default: ": "[默认：", "required]": "必需]"}
+_WRONG_USAGE: Final[Any] = typer.BadParameter.__mro__[1]  # of any kind; typer has no name for it
 _FAULTS: Final = (  # of the command line, as typer says them
     (r"No such option: (\S+)(?: Did you mean (.*)\?)?", "没有选项 {0}"),
     (r"No such option: (\S+) \(Possible options: (.*)\)", "没有选项 {0}；可能是 {1}"),
@@ -102,7 +103,7 @@ def carry_out(command: Any, prog_name: str) -> None:
         code = command(prog_name=prog_name, standalone_mode=False)
     except typer.Abort:
         raise SystemExit(1) from None
-    except typer.BadParameter.__mro__[1] as error:  # wrong usage of any kind
+    except _WRONG_USAGE as error:
         context = error.ctx
         lines = [] if context is None else [context.get_usage(), f"{context.command_path} -h 显示帮助", ""]
         sys.stderr.write("\n".join([*lines, f"错误：{escape.block(_fault(error.format_message()))}", ""]))

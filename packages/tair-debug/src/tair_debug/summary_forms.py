@@ -68,6 +68,12 @@ class Summary(Answer):
         chosen = self.rows if detail.every or detail.sources else [r for r in self.rows if r.status != SUPPORTED]
         if chosen:
             yield to_table(chosen, detail.sources)
+        if not self.ok:
+            yield sentence(
+                "change these calls as their reasons say, register a converter (docs/adding_an_op.md), or run them "
+                'eagerly between GE graphs by config.fallback = "split"',
+                "next: ",
+            )
         if len(chosen) < len(self.rows):
             yield sentence("--all lists the operators")
 
