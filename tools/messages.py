@@ -20,6 +20,29 @@ from ge_graph import messages
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = ROOT / "docs" / "errors"
+REFUSED: Final = "GE2001"  # what reasons of refusals are told with
+_LISTED: Final = (  # lines of an error that lists refused calls
+    "{problems} of {total} node cannot be lowered.",
+    "{problems} of {total} nodes cannot be lowered.",
+    "{call}refused: {reason}",
+    "{call}no converter, no decomposition",
+    "{call}no converter, no decomposition; {why}",
+    "no GE op {name} to derive one from",
+    "{why}; near: {names}",
+    "  … and {hidden} more",
+    "register a converter or a decomposition for the missing ops (docs/adding_an_op.md)",
+    "change the refused calls as their reasons say",
+    "{advice}; change the refused calls as their reasons say",
+    '{advice}; or set config.fallback = "split", which runs these nodes eagerly between GE graphs',
+)
+_RANKS: Final = (  # the table of ``tair ranks``, whose module parses nothing
+    "bytes out / in",
+    "computes meanwhile",
+    "collective",
+    "group",
+    "nothing",
+    "nothing; could: {could}",
+)
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
 _CODE: Final = re.compile(r"GE[1-5]\d{3}")
 _RAISING: Final = re.compile(r"(\w*Error|_about|_error|damaged|_violation|broken|PassError|_refused)$")
@@ -40,7 +63,7 @@ _HELP: Final = {"help", "description", "epilog"}
 _NO_TEXT: Final = re.compile(r"--[a-z-]+|GE\d|red|green|yellow|tair( \{value\})?")  # options, styles
 _FORMS: Final = {"GE4009"}  # hundreds of forms of operators, in the words of their definitions, which are English
 _SHARED: Final = {"errors", "problems"}  # modules whose functions make the errors of others
-_SENTENCES: Final = {"lead", "headline", "headlines", "numbers"}  # functions whose results are told
+_SENTENCES: Final = {"lead", "headline", "headlines", "numbers", "checksum"}  # functions whose results are told
 _DATA: Final = {"metavar", "style", "param_hint", "where", "name", "prog_name", "rich_markup_mode", "option"}
 
 
@@ -65,7 +88,52 @@ def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
         for code, text, line in module.said():
             if _says(code, text) and not _NO_TEXT.fullmatch(text):
                 found.setdefault((code, text), f"{path.relative_to(ROOT).as_posix()}:{line}")
+    if files is None:
+        listed = {*_LISTED, *(part for reason in reasons() for part in _parts(reason))}
+        found.update(((REFUSED, text), "ge_converters") for text in listed)
+        found.update(((COMMANDS, text), "tair_debug.check") for text in {*verdicts(), *_RANKS} if _says(COMMANDS, text))
     return found
+
+
+def reasons() -> set[str]:
+    """Why operators are refused, as tables of the converters have it: no text of the source, but put together there."""
+    from ge_converters.ops import refused
+    from ge_converters.ops.npu import refused as of_torch_npu
+
+    return {*refused.REFUSED, *of_torch_npu.REFUSED.values()}
+
+
+def verdicts() -> set[str]:
+    """What ``tair summary`` and ``tair check`` call their verdicts, whole in one line and in parts in a table."""
+    from tair_debug import check, summary_forms
+
+    return {
+        *summary_forms.ENGLISH.values(),
+        *check.WORDS.values(),
+        *check.HOW.values(),
+        check.WORDS["open"].rpartition(", ")[2],
+    }
+
+
+def _parts(reason: str) -> Iterator[str]:
+    """The rows that a reason is made of: what is missing, and after a semicolon what to do instead."""
+    why, mark, instead = reason.rpartition("; ")
+    names = re.fullmatch(r"use [\w.]+(, [\w.]+)?( and [\w.]+)?", instead)
+    if not mark:
+        yield reason
+        return
+    yield why
+    yield (
+        "{why}; use {one}, {two} and {three}"
+        if names and all(names.groups())
+        else (
+            "{why}; use {one} and {two}"
+            if names and names[2]
+            else "{why}; use {one}"
+            if names
+            else f"{{why}}; {instead}"
+        )
+    )
 
 
 def _says(code: str, text: str) -> bool:
@@ -127,7 +195,7 @@ class _Module:
             inner = scopes
             if isinstance(node, ast.FunctionDef):
                 inner = [*scopes, node]
-                if self._telling:
+                if self._telling or (self._parses and node.name in _SENTENCES):
                     yield from ((COMMANDS, text, node.lineno) for text in _of_function(node))
             elif isinstance(node, ast.Call):
                 yield from self._of_call(node, scopes)
@@ -144,11 +212,15 @@ class _Module:
         said: list[tuple[str, ast.expr]] = []
         if code is not None:
             said += ((code, part) for part in _told(node, code))
+        elif name == "Refusal":
+            said += ((REFUSED, part) for part in node.args[:1])
         elif _RAISING.search(name) and node.args:
             said += ((messages.ANY, part) for part in node.args[1:])
             said += ((messages.ANY, k.value) for k in node.keywords if k.arg == "next")
         elif self._parses and name in _PARSING:
             said += ((COMMANDS, k.value) for k in node.keywords if k.arg in _HELP)
+        elif self._parses and name in ("told", "say"):
+            said += ((COMMANDS, part) for part in node.args)
         elif self._telling and name in _TELLING:
             said += ((COMMANDS, part) for part in (*node.args, *(k.value for k in node.keywords if k.arg not in _DATA)))
         for its_code, parameter, at in self._helpers.get(name, ()):
@@ -200,7 +272,7 @@ def _of_function(node: ast.FunctionDef) -> Iterator[str]:
         for part in inside:
             if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
                 yield from _forms(part.value, lists=True)
-    elif node.name in _SENTENCES:
+    if node.name in _SENTENCES:
         for part in inside:
             if isinstance(part, (ast.Return, ast.Yield, ast.Assign)) and part.value is not None:
                 yield from _forms(part.value, lists=True)
