@@ -62,6 +62,7 @@ _MODULES: Final = ("_torchair", "_npu_graph_executor")
 _FOLDER: Final = ("dynamo", "torchair", "core")
 _NAME: Final = "torchair.core"
 _HOST, _DEVICE, _ON_NPU = 0, 1, 1
+_WAITS_FOR_RANKS: Final = ("TORCH_HCCL_BLOCKING_WAIT", "HCCL_BLOCKING_WAIT")
 
 
 def _package() -> Path | None:
@@ -158,8 +159,8 @@ def _started(levels: Mapping[Any, Mapping[str, str]]) -> _Process:
 
 
 @contextlib.contextmanager
-def _translated(graph: Graph | None) -> Any:
-    """What the extension module raises, as an error of ours with GE's words."""
+def _translated(graph: Graph | None, *, runs: bool = False) -> Any:
+    """What the extension module raises, as an error of ours with GE's words; of a run, with those of other ranks."""
     try:
         with handing_over(graph):
             yield
@@ -167,7 +168,24 @@ def _translated(graph: Graph | None) -> Any:
         text = str(error).strip()
         if "out of memory" in text.lower():
             raise errors.no_memory(text) from error
-        raise errors.device_refused(text, graph) from error
+        raise errors.device_refused(text, graph, _others(text, graph) if runs and graph else "") from error
+
+
+def _others(text: str, graph: Graph) -> str:
+    """What other ranks say of the collective that a text names, or else of the graph's first one."""
+    calls = collectives(graph)
+    if not calls:
+        return ""
+    from ge_runtime.cpu.groups import others_say
+
+    named = [node for node in errors.nodes_in(text, graph) if node in calls]
+    call = (named or calls)[0]
+    return others_say(str(call.attr("group")), f"{call.op} at {errors.origin(call)}")
+
+
+def _waits() -> bool:
+    """Whether torch_npu was told to wait for what it gives to the device, or for collectives."""
+    return any(os.environ.get(name) == "1" for name in ("ASCEND_LAUNCH_BLOCKING", *_WAITS_FOR_RANKS))
 
 
 def _communicator(name: str) -> str:
@@ -265,6 +283,7 @@ class TorchNpuExecutable(WholeGraph):
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
         self._reuses = any(r is not None for r in self._reuse)
         self._no_targets: list[Any] = [None] * len(graph.outputs)
+        self._waits = bool(collectives(graph)) and _waits()
         self._data = b""
         self._groups: dict[str, str] = {}
         self._compiled: dict[tuple[int, ...], Any] = {}
@@ -386,7 +405,8 @@ class TorchNpuExecutable(WholeGraph):
             self._seen = tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
-            return [r.cpu() for r in results]
+            with _translated(self._graph, runs=True):
+                return [r.cpu() for r in results]
         return results
 
     def _addresses(self, inputs: Sequence[Any]) -> list[int]:
@@ -414,8 +434,10 @@ class TorchNpuExecutable(WholeGraph):
         if self._stream is None or self._stream[0] != handle:
             self._stream = handle, torch.npu.current_stream()
         try:
-            with _translated(self._graph):
+            with _translated(self._graph, runs=True):
                 results = compiled.run((given, targets, self._stream[1]))
+                if self._waits:
+                    self._stream[1].synchronize()
         except EngineError:
             self._compiled.pop(placements, None)  # it is in no state to run again
             raise
