@@ -11,7 +11,7 @@ from ge_converters.decompose.whole import KeepWhole
 
 
 def test_a_symbol_stays_the_size_of_its_input():
-    """A maximum that equals a symbol, of a number that the tracer has not seen, as DTensors make them of their sizes."""
+    """A maximum that equals a symbol, of a number that the tracer has not seen: DTensors make them of their sizes."""
     x = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.ones(4, 3))
     rows = x.shape[0] * 2 // 2  # the symbol, in another object
 

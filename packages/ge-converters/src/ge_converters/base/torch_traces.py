@@ -112,9 +112,9 @@ class _FirstOfEach(dict[Any, Any]):
 def keep_first_symbols() -> None:
     """In a trace that goes on, a symbol stays the size of the input that it was first seen in.
 
-    torch's tracer remembers for each symbol the last number equal to it, of which ``sym_max(s, 1)`` may be one, and then
-    looks for the operand of that maximum, if the tracer has not seen it, under the same symbol: without end. Sizes of
-    DTensors are such operands.
+    torch's tracer remembers for each symbol the last number equal to it, which may be ``sym_max(s, 1)``. It then looks
+    for the operand of that maximum under the same symbol if it has not seen it, and so without end. Sizes of DTensors
+    are such operands.
     """
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     tracer = getattr(mode, "tracer", None)
