@@ -19,6 +19,8 @@ from ge_runtime.conformance.case import Case
 # Operator: its sibling, attributes by the place of the sibling's input (none: the sibling under another name).
 SIBLINGS: dict[str, tuple[str, dict[int, str]]] = {
     "BroadcastToD": ("BroadcastTo", {1: "shape"}),
+    "ConcatD": ("ConcatV2", {1: "concat_dim"}),
+    "ConcatV2D": ("ConcatV2", {1: "concat_dim"}),
     "Conv2DBackpropFilterD": ("Conv2DBackpropFilter", {1: "filter_size"}),
     "Conv2DBackpropInputD": ("Conv2DBackpropInput", {0: "input_size"}),
     "Conv2DTransposeD": ("Conv2DTranspose", {0: "input_size"}),
@@ -41,12 +43,17 @@ SIBLINGS: dict[str, tuple[str, dict[int, str]]] = {
     "ReduceMaxD": ("ReduceMax", {1: "axes"}),
     "ReduceMeanD": ("ReduceMean", {1: "axes"}),
     "ReduceMinD": ("ReduceMin", {1: "axes"}),
+    "ReduceProdD": ("ReduceProd", {1: "axes"}),
+    "ReduceSumD": ("ReduceSum", {1: "axes"}),
     "ReverseV2D": ("ReverseV2", {1: "axis"}),
     "ScatterElementsV2": ("ScatterElements", {}),
+    "SliceD": ("Slice", {1: "offsets", 2: "size"}),
+    "SplitVD": ("SplitV", {1: "size_splits", 2: "split_dim"}),
     "StridedSliceD": ("StridedSlice", {1: "begin", 2: "end", 3: "strides"}),
     "StridedSliceV3": ("StridedSliceV2", {}),
     "TensorScatterAdd": ("ScatterNdAdd", {}),
     "TileD": ("Tile", {1: "multiples"}),
+    "TransposeD": ("Transpose", {1: "perm"}),
     "TopK": ("TopKV2", {}),
 }
 
