@@ -62,7 +62,7 @@ RUNS = [
     pytest.param(n, name, marks=[pytest.mark.night] if name.endswith(VARIANTS) else [])
     for n in (WORLD, 4, 8)[: 3 if WHOLE else 1]
     for name in CASES
-    if n >= rank_patterns.FEWEST.get(name, WORLD)
+    if rank_patterns.FEWEST.get(name, WORLD) <= n <= rank_patterns.MOST.get(name, n)
 ]
 
 

@@ -40,6 +40,9 @@ _ROUGH = {torch.float32: _STEP, torch.bfloat16: {"rtol": 1e-1, "atol": 1e-1}}  #
 FEWEST: dict[str, int] = {}
 """Cases that need more than two ranks, and how many."""
 
+MOST: dict[str, int] = {}
+"""Cases that run on few ranks, and on how many."""
+
 REFUSED: dict[tuple[str, str], str] = {
     **dict.fromkeys(
         (("gloo", "sequence_parallel_equal_sizes"), ("hccl", "sequence_parallel_equal_sizes")),
@@ -55,13 +58,15 @@ class _Patterns(Cases):
     """Cases that tell what was compiled for them."""
 
     def __call__(
-        self, *args: Any, name: str | None = None, fewest: int = 2
+        self, *args: Any, name: str | None = None, fewest: int = 2, most: int = 8
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(fn: Callable[..., Any]) -> Callable[..., Any]:
             called = name or fn.__name__
             self[called] = functools.partial(_outcome, called, functools.partial(fn, *args))
             if fewest > 2:
                 FEWEST[called] = fewest
+            if most < 8:
+                MOST[called] = most
             return fn
 
         return register
@@ -435,6 +440,92 @@ def expert_parallel_training() -> None:
                 same_gradients(mine, experts[rank])
             else:
                 assert all(g is None or not g.cpu().any() for g in gradients(mine).values())
+
+
+class TravellingExperts(nn.Module):  # type: ignore[misc]  # torch is not typed here
+    """This rank's part of the experts of a layer of transformers; tokens travel to them and back."""
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.each = experts.gate_up_proj.shape[0] // count()
+        own_experts = slice(self.each * dist.get_rank(), self.each * (dist.get_rank() + 1))
+        self.gate_up_proj = nn.Parameter(experts.gate_up_proj.detach()[own_experts].clone())
+        self.down_proj = nn.Parameter(experts.down_proj.detach()[own_experts].clone())
+        self.act = experts.act_fn
+
+    def forward(self, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        experts, group = chosen.flatten(), dist.group.WORLD
+        order = torch.argsort(experts, stable=True)
+        token = order // chosen.shape[1]
+        sent = (experts[:, None] // self.each == torch.arange(count(), device=tokens.device)).sum(0)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        out, back = sent.tolist(), received.tolist()
+        came = fc.all_to_all_single_autograd(tokens[token], back, out, group)
+        expert = fc.all_to_all_single(experts[order] % self.each, back, out, group)
+        gate, up = (self.gate_up_proj[expert] @ came[:, :, None]).squeeze(2).chunk(2, -1)
+        made = (self.down_proj[expert] @ (self.act(gate) * up)[:, :, None]).squeeze(2)
+        home = fc.all_to_all_single_autograd(made, out, back, group)
+        share = weights.flatten()[order][:, None]
+        return torch.zeros_like(tokens).index_add(0, token, (home * share).to(tokens.dtype))
+
+
+def _mixtral() -> nn.Module:
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_local_experts": 8}
+    return MixtralSparseMoeBlock(MixtralConfig(**sizes, experts_implementation="eager"))
+
+
+def _deepseek() -> nn.Module:
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+
+    sizes = {"hidden_size": 16, "moe_intermediate_size": 8, "n_routed_experts": 16, "num_experts_per_tok": 4}
+    groups = {"n_group": 4, "topk_group": 2, "n_shared_experts": 1}
+    return DeepseekV3MoE(DeepseekV3Config(**sizes, **groups, experts_implementation="eager"))
+
+
+@case(_mixtral, FLOAT, name="expert_parallel_mixtral", most=2)
+@case(_mixtral, HALF, name="expert_parallel_mixtral_bfloat16", most=2)
+@case(_deepseek, FLOAT, name="expert_parallel_deepseek", most=2)
+@case(_deepseek, HALF, name="expert_parallel_deepseek_bfloat16", most=2)
+def expert_parallel_of(make: Callable[[], nn.Module], dtype: torch.dtype) -> None:
+    """Results and gradients; first no token chooses an expert of the last rank, then all tokens like those best."""
+    torch.manual_seed(5)
+    whole: Any = make()
+    for value in whole.parameters():
+        nn.init.normal_(value, std=0.2)
+    with torch.no_grad():
+        whole.gate.weight[-whole.gate.num_experts // count() :] -= 0.4  # against tokens of positive numbers
+    whole = whole.to(dtype)
+    cut = copy.deepcopy(whole)
+    cut.experts = TravellingExperts(whole.experts)
+    net = compiled(here(cut))
+    for sign in (1, -1):
+        xs = [(sign * rows(2, 5, 16, dtype=dtype).abs() + sign * r / 8).requires_grad_() for r in range(count())]
+        x = here(xs[dist.get_rank()].detach().clone()).requires_grad_()
+        cut.zero_grad()
+        whole.zero_grad()
+        chosen = torch.cat([whole.gate(each.flatten(0, 1))[2] for each in xs])
+        assert sign < 0 or int(chosen.max()) < whole.gate.num_experts - whole.gate.num_experts // count()
+        want = [whole(each) for each in xs]
+        for each in want:
+            each.float().square().sum().backward()
+        with _of_data():
+            got = net(x)
+            got.float().square().sum().backward()
+        close(got, want[dist.get_rank()], **_NEAR[dtype])
+        close(x.grad, xs[dist.get_rank()].grad, **_ROUGH[dtype])
+        for name, value in cut.named_parameters():
+            total, full = value.grad, whole.get_parameter(name).grad
+            if name.startswith("experts."):
+                full = own(full)
+            else:  # each rank has seen its own tokens
+                dist.all_reduce(total)
+            scale = full.abs().max().clamp(min=1)
+            close(total.cpu() / scale, full / scale, **_ROUGH[dtype])
 
 
 def _of_data() -> Any:

@@ -50,6 +50,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_groups_of_a_loaded_graph(tmp_path: Path, run_ranks: Any) -> None:
     """Each process takes the device of its number; groups can be made again; without them the graph is refused."""

@@ -45,7 +45,7 @@ def test_two_nodes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.night(rows=2)
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("name", rank_faults.CASES)
 def test_all_others_get_an_error(name: str, faults: Ranks) -> None:
     """In time, with rank, collective and line."""
