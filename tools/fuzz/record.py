@@ -189,8 +189,11 @@ def record(program: Program, mode: FakeTensorMode | None = None) -> Recording:
     nodes = [recorder.node_of(o) for o in outputs]
     for before, after in written:
         if after is not before:
-            if any(n > 1 and not stride for n, stride in zip(before.shape, before.stride(), strict=True)):
-                raise NotRecorded("a written input whose elements share memory")
+            reach = 1 + sum((n - 1) * stride for n, stride in zip(before.shape, before.stride(), strict=True))
+            if before.numel() and reach != before.numel():
+                raise NotRecorded("a written input with gaps or shared elements: its new value has none, as views show")
+            if after.stride() != before.stride():
+                raise NotRecorded("a written input whose new value lies otherwise, as views show")
             target = recorder.node_of(before)
             copied = recorder.graph.call_function(torch.ops.aten.copy_.default, (target, recorder.node_of(after)))
             copied.meta["val"] = target.meta["val"]

@@ -202,11 +202,10 @@ class GraphLowering:
             else:
                 self.env[node] = value
         for index, node, value in later:
-            if value.node.expr.is_Symbol:
-                self.context.symbols.define(
-                    value.node.expr,
-                    lambda i=index, n=node, v=value: self._scalar_input(n, i, v),  # type: ignore[misc]
-                )
+            self.context.symbols.define(
+                value.node.expr,
+                lambda i=index, n=node, v=value: self._scalar_input(n, i, v),  # type: ignore[misc]
+            )
 
     def _tensor_input(self, node: FxNode, index: int, value: torch.Tensor, placement: str) -> None:
         if value.layout is not torch.strided:
@@ -220,7 +219,7 @@ class GraphLowering:
         self.inputs.append(aliasing.InputBinding(index, "tensor", spec))
         self.env[node] = tensor
         for i, size in enumerate(value.shape):
-            if type(size) is not int and size.node.expr.is_Symbol:
+            if type(size) is not int:
                 self.context.symbols.define(size.node.expr, lambda i=i: self.context.symbols.size_of(tensor, i))  # type: ignore[misc]
 
     def _scalar_input(self, node: FxNode, index: int, value: Any) -> Tensor:
@@ -290,6 +289,8 @@ class GraphLowering:
         if target is operator.getitem:
             return self._getitem(node)
         if symbols.is_symbolic(value) and not self._has_own_converter(target, value):
+            if _is_users(target):
+                self.caller.entry(target, node)  # its number is no expression of known symbols
             return Symbolic(value.node.expr)
         if type(value) in (bool, int, float) and _counts(target) and not self._has_own_converter(target, value):
             return value  # torch 2.8 leaves such nodes of sizes that it has fixed
@@ -503,6 +504,10 @@ def _counts(target: Any) -> bool:
     """Whether a target computes with Python numbers only, if its result is one."""
     packet = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else None
     return packet in _SIZES or getattr(target, "__module__", "") in ("_operator", "math")
+
+
+def _is_users(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target.namespace not in ("aten", "prims")
 
 
 def handled_by_walk(target: Any) -> bool:

@@ -77,7 +77,7 @@ class Symbols:
         self._fixed = {**self._fixed, **numbers}
 
     def define(self, symbol: Any, source: Source) -> None:
-        """Say where the value of a symbol comes from; the first source stays."""
+        """Say where the value of a symbol, or of an expression, comes from; the first source stays."""
         self._sources.setdefault(symbol, source)
 
     def know(self, expr: Any, tensor: Tensor) -> None:
@@ -122,10 +122,18 @@ class Symbols:
         if known is not None:
             return known
         with _outside_scopes(self._graph):
-            scalar = self._symbol(expr) if expr.is_Symbol else self._emit(expr)
+            source = None if expr.is_Symbol else self._given(expr)
+            scalar = source() if source else self._symbol(expr) if expr.is_Symbol else self._emit(expr)
         if isinstance(scalar, Tensor):
             self._values[expr] = scalar
         return scalar
+
+    def _given(self, expr: Any) -> Source | None:
+        """The source of an expression that an input of the graph is, if not all of its symbols have one."""
+        source = self._sources.get(expr)
+        if source is None or all(s in self._sources or self._search(s) for s in expr.free_symbols):
+            return None
+        return source
 
     def _symbol(self, symbol: Any) -> Tensor:
         source = self._sources.get(symbol) or self._search(symbol)

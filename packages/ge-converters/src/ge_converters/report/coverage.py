@@ -170,6 +170,11 @@ _FAMILIES: Final = (
     "columns, sum, mean, minimum and maximum of rows; gradients where eager has them, which it has not of sum and "
     "mean",
     "regions (`nested_compile_region`), branches and loops that write their operands return the new values",
+    "random programs of static sizes (`make fuzz`): 14,303 of the seeds from 70000000 to 70503000 were judged, of 23 "
+    'operators each on average, in six runs of `make fuzz FUZZ="--fast --jobs 1 --seconds 400 --seed 70000000"`, the '
+    "first of 500 seconds, with 100000 added to the seed each time. One in 500 takes the whole way through "
+    "AOTAutograd. One differed from eager, in strides of `index_copy`, and is repaired; 135 are refused, all "
+    "for float64 or for memory around a value; five were recorded wrongly and equal eager on the whole way",
 )
 
 

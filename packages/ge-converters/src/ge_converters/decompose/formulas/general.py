@@ -112,11 +112,11 @@ def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -
 
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Slices written at a 1-d index, in which eager counts nothing from the end: its negative places become larger than
-    any dim, so that who writes them says so. One node for all writes by one index."""
+    any dim, so that who writes them says so. One node for all writes by one index. The result is contiguous."""
     places = aten.bitwise_and(index, torch.iinfo(torch.int64).max).reshape(-1)
     if self.dim() == 0:
         return aten.index_put(self.reshape(1), [places], source.reshape(-1)).reshape(())
-    return aten.index_put(self, [None] * (dim % self.dim()) + [places], source)
+    return aten.index_put(self.contiguous(), [None] * (dim % self.dim()) + [places], source)
 
 
 def index_reduce(
