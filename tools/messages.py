@@ -8,6 +8,8 @@ python -m tools.messages            texts that the table lacks, as rows to trans
 from __future__ import annotations
 
 import ast
+import collections
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -79,9 +81,10 @@ def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
     """Code and text to the place that says it. Texts of values alone, or of next to nothing, are left out."""
     found: dict[tuple[str, str], str] = {}
     trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in (sources() if files is None else files)}
-    shared = [row for path, tree in trees.items() if path.stem in _SHARED for row in _helpers(tree)]
+    helpers = {path: _helpers(tree) for path, tree in trees.items()}
+    shared = [row for path, rows in helpers.items() if path.stem in _SHARED for row in rows]
     for path, tree in trees.items():
-        module = _Module(tree, [*shared, *_helpers(tree)], "tair_debug" in path.parts)
+        module = _Module(tree, [*shared, *helpers[path]], "tair_debug" in path.parts)
         for code, text, line in module.said():
             if _says(code, text) and not _NO_TEXT.fullmatch(text):
                 found.setdefault((code, text), f"{path.relative_to(ROOT).as_posix()}:{line}")
@@ -176,19 +179,22 @@ class _Module:
 
     def __init__(self, tree: ast.Module, helpers: list[tuple[str, str, str, int]], telling: bool) -> None:
         self._tree = tree
-        self._helpers = helpers
+        self._helpers: dict[str, list[tuple[str, str, int]]] = collections.defaultdict(list)
+        for name, code, parameter, at in helpers:
+            self._helpers[name].append((code, parameter, at))
+        self._assigned = functools.cache(_assigned)  # of a scope that a name is looked up in
         self._telling = telling
         self._parses = any(getattr(n, "id", getattr(n, "name", None)) == "CommandParser" for n in ast.walk(tree))
 
     def said(self) -> Iterator[tuple[str, str, int]]:
         """Code, text, line."""
-        yield from self._of(self._tree, [_assigned(self._tree)])
+        yield from self._of(self._tree, [self._tree])
 
-    def _of(self, parent: ast.AST, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+    def _of(self, parent: ast.AST, scopes: list[ast.AST]) -> Iterator[tuple[str, str, int]]:
         for node in ast.iter_child_nodes(parent):
             inner = scopes
             if isinstance(node, ast.FunctionDef):
-                inner = [*scopes, _assigned(node)]
+                inner = [*scopes, node]
                 if self._telling or (self._parses and node.name in _SENTENCES):
                     yield from ((COMMANDS, text, node.lineno) for text in _of_function(node))
             elif isinstance(node, ast.Call):
@@ -200,7 +206,7 @@ class _Module:
                         yield from ((code, text, node.lineno) for text in _forms(value))
             yield from self._of(node, inner)
 
-    def _of_call(self, node: ast.Call, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+    def _of_call(self, node: ast.Call, scopes: list[ast.AST]) -> Iterator[tuple[str, str, int]]:
         name = _names(node)
         code = next(filter(None, map(_code, node.args)), None)
         said: list[tuple[str, ast.expr]] = []
@@ -217,23 +223,21 @@ class _Module:
             said += ((COMMANDS, part) for part in node.args)
         elif self._telling and name in _TELLING:
             said += ((COMMANDS, part) for part in (*node.args, *(k.value for k in node.keywords if k.arg not in _DATA)))
-        for helper, its_code, parameter, at in self._helpers:
-            if helper == name:
-                said += ((its_code, k.value) for k in node.keywords if k.arg == parameter)
-                said += ((its_code, part) for part in node.args[at : at + 1] if at >= 0)
+        for its_code, parameter, at in self._helpers.get(name, ()):
+            said += ((its_code, k.value) for k in node.keywords if k.arg == parameter)
+            said += ((its_code, part) for part in node.args[at : at + 1] if at >= 0)
         for its_code, part in said:
             for whole in self._resolved(part, scopes):
                 yield from ((its_code, text, node.lineno) for text in _forms(whole, its_code == COMMANDS))
 
-    @staticmethod
-    def _resolved(node: ast.expr, scopes: list[dict[str, list[ast.expr]]]) -> list[ast.expr]:
+    def _resolved(self, node: ast.expr, scopes: list[ast.AST]) -> list[ast.expr]:
         """The values that an expression may have here, its names replaced by what is assigned to them."""
         choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
         if isinstance(node, (ast.IfExp, ast.BoolOp)):
-            return [value for choice in choices for value in _Module._resolved(choice, scopes)]
+            return [value for choice in choices for value in self._resolved(choice, scopes)]
         if not isinstance(node, ast.Name):
             return [node]
-        return next((scope[node.id] for scope in reversed(scopes) if node.id in scope), [])
+        return next((found[node.id] for found in map(self._assigned, reversed(scopes)) if node.id in found), [])
 
 
 def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:

@@ -153,3 +153,24 @@ def view_copies() -> dict[Any, Any]:
         if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
             found[made] = view
     return found
+
+
+class _FirstOfEach(dict[Any, Any]):
+    """What is there stays."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.setdefault(key, value)
+
+
+def keep_first_symbols() -> None:
+    """In a trace that goes on, a symbol stays the size of the input that it was first seen in.
+
+    torch's tracer remembers for each symbol the last number equal to it, which may be ``sym_max(s, 1)``. It then looks
+    for the operand of that maximum under the same symbol if it has not seen it, and so without end. Sizes of DTensors
+    are such operands.
+    """
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    tracer = getattr(mode, "tracer", None)
+    known = getattr(tracer, "sympy_expr_tracker", None)
+    if type(known) is dict:
+        tracer.sympy_expr_tracker = _FirstOfEach(known)  # type: ignore[union-attr]
