@@ -409,14 +409,24 @@ def quant_update_scatter(
     *,
     reduce: str,
     axis: int = 0,
+    quant_axis: int = 1,
     reciprocal_scale: bool = False,
 ) -> Tensor:
-    """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``."""
+    """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``.
+
+    Scales and zero points are one number, or one an element of ``quant_axis`` of the updates.
+    """
     if reduce != "update":
         raise refused("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
-    s = wide(quant_scales).reshape(-1)
+
+    def along(v: Tensor) -> Tensor:
+        shape = [1] * updates.dim()
+        shape[quant_axis] = -1
+        return wide(v).reshape(shape)
+
+    s = along(quant_scales)
     q = wide(updates) * s if reciprocal_scale else wide(updates) / s
-    q = saturate(q if quant_zero_points is None else q + quant_zero_points.float().reshape(-1), var.dtype)
+    q = saturate(q if quant_zero_points is None else q + along(quant_zero_points).float(), var.dtype)
     length = updates.shape[axis]
     for i, entry in enumerate(indices.tolist()):
         row, start = (i, entry) if not isinstance(entry, Sequence) else (int(entry[0]), int(entry[1]))
