@@ -366,6 +366,16 @@ def make():
     assert "Traceback" not in caplog.text
 
 
+def test_an_operator_that_nobody_registered(tair, tmp_path):
+    """As in the file that minify wrote of a model with an operator of one's own."""
+    (tmp_path / "small.py").write_text(
+        "import torch\n\ndef make():\n    return lambda x: torch.ops.tair_nobody.odd.default(x), torch.ones(2)\n"
+    )
+    code, text = tair("replay", "small.py")
+    assert code == 2
+    assert "import what registers this operator" in text
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file rights")
 def test_what_is_written_is_readable_by_its_owner_only(tair, tmp_path):
     tair("dump", "models.py:make", "-o", "out")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 COMPILER: Final = "tair_debug.compiler"
+_NO_OPERATOR: Final = "'_OpNamespace'"  # torch's word for a library whose operators it knows
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
 _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
@@ -323,6 +324,8 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
     if not subject.args and not subject.kwargs and isinstance(error, TypeError) and _NO_INPUT in str(error):
         advice = "give its inputs: -i 'float32(4, 8)' once for each, or a factory that returns (model, inputs)"
+    if isinstance(error, AttributeError) and _NO_OPERATOR in str(error):
+        advice = "import what registers this operator, at the head of the model's file"
     raised: BaseException = error
     where, failed = "", failed_operator(error)
     if failed is not None:

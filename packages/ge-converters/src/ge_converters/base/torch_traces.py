@@ -103,7 +103,7 @@ def failed_operator(error: BaseException) -> tuple[BaseException, Any] | None:
     inner: BaseException = error
     while type(inner).__module__.startswith("torch._dynamo") and (inner.__cause__ or inner.__context__):
         inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
-    frames = [*reversed(error.real_stack or ())]
+    frames = [*reversed(getattr(error, "real_stack", None) or ())]
     own = os.path.dirname(torch.__file__) + os.sep
     return inner, next((f for f in frames if not f.filename.startswith(own)), frames[0] if frames else None)
 
