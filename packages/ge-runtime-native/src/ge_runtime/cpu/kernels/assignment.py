@@ -97,3 +97,15 @@ def matrix_set_diag(input: Tensor, diagonal: Tensor, k: Any, *, align: str | byt
         length, line = target.shape[-1], lines[..., row, :]
         target.copy_(line[..., line.shape[-1] - length :] if at_right(offset) else line[..., :length])
     return out
+
+
+@kernel("MaskedFillRange", source="ops-nn: index/masked_fill_range, documentation")
+def masked_fill_range(x: Tensor, start: Tensor, end: Tensor, value: Tensor, *, axis: int = -1) -> Tensor:
+    """``x[i, start[j, i] : end[j, i]] = value[j]``, one j after the other."""
+    if x.dim() != 2 or axis not in (-1, 1):
+        raise refused("MaskedFillRange", f"{x.dim()} dimensions, axis {axis}", "accepted: 2, along the last one")
+    y = x.clone()
+    for number, begins, ends in zip(value, start.tolist(), end.tolist(), strict=True):
+        for row, begin, stop in zip(y, begins, ends):
+            row[begin:stop] = number
+    return y

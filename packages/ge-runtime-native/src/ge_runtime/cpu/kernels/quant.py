@@ -409,11 +409,20 @@ def quant_update_scatter(
     *,
     reduce: str,
     axis: int = 0,
+    quant_axis: int = 1,
     reciprocal_scale: bool = False,
+    round_mode: str = "rint",
 ) -> Tensor:
-    """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``."""
-    if reduce != "update":
-        raise refused("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
+    """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``.
+
+    There is a scale for each place of the last axis; ``quant_axis`` says so, or is left at its default.
+    """
+    if reduce != "update" or round_mode != "rint" or quant_axis not in (1, -1, var.dim() - 1):
+        raise refused(
+            "QuantUpdateScatter",
+            f"reduce is {reduce!r}, round_mode {round_mode!r}, quant_axis {quant_axis}",
+            "accepted: update; rint; the last axis",
+        )
     s = wide(quant_scales).reshape(-1)
     q = wide(updates) * s if reciprocal_scale else wide(updates) / s
     q = saturate(q if quant_zero_points is None else q + quant_zero_points.float().reshape(-1), var.dtype)
