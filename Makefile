@@ -109,10 +109,11 @@ rank-patterns: setup  ## distributed models on 2, 4 and 8 processes, with gloo a
 # for artefacts of compiled graphs. At night and in CI with other seeds each time.
 TRUST ?= 60
 fuzz-trust: setup  ## what may come from strangers: entries, archives, artefacts, kernels; TRUST=3600 for an hour
-	@failed=""; half=$$(( $(TRUST) / 2 )); \
+	@failed=""; half=$$(( $(TRUST) / 2 )); mkdir -p artefacts; \
+	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $$(date +%s) * 1000 )) >artefacts/fuzz_kernels.log 2>&1 & kernels=$$!; \
 	TAIR_FUZZ_SECONDS=$$half TAIR_FUZZ_ARTEFACTS=$$(( $(TRUST) * 5 )) $(RUN) -m pytest -n 0 tests/test_fuzz.py \
 		packages/npu-backend/tests/test_cache_trust.py -k "fuzz or damaged_artefacts" || failed="$$failed readers"; \
-	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $$(date +%s) * 1000 )) || failed="$$failed kernels"; \
+	wait $$kernels || failed="$$failed kernels"; cat artefacts/fuzz_kernels.log; \
 	test -z "$$failed" || { echo "make fuzz-trust: failed:$$failed"; exit 1; }
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and operators, every row; the page of gaps

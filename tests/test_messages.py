@@ -53,3 +53,17 @@ def test_the_chinese_of_a_text_changes_with_the_text(tmp_path, monkeypatch):
         ("GE3005", "graph {name} has a node {n} already"),
         ("GE3005", "choose another"),
     }
+
+
+def test_every_reason_of_a_refusal_is_chinese():
+    """Also those that tables of the converters put together of parts, and those in a list of refused calls."""
+    prose = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,} [a-z]{2,}")
+    for reason in sorted(sources.reasons()):
+        chinese = messages.said("GE2001", reason, "zh")
+        assert not prose.search(chinese), (reason, chinese)
+    row = f"  aten.geqrf.default  %a and 3 more  f32[2]  net.py:4 forward  refused: {reason}"
+    text = "\n".join(["4 of 9 nodes cannot be lowered.", row, "  … and 2 more"])
+    first, second, third = messages.said("GE2001", text, "zh", head=True).splitlines()
+    assert first == "9 个节点中有 4 个不能转换。"
+    assert second == f"  aten.geqrf.default  %a and 3 more  f32[2]  net.py:4 forward  不能转换：{chinese}"
+    assert third == "  … 另有 2 个"

@@ -131,14 +131,12 @@ def commands():
     """Command line to its options, from the programs themselves."""
     found = {}
     tair_debug.cli._add_commands()  # those of packages that are installed beside it
-    for program, app in (("tair", tair_debug.cli.app), ("tair-run", tair_export.run.app)):
-        group = typer.main.get_command(app)
-        for name, command in getattr(group, "commands", {"": group}).items():
-            options = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
-            passed_on = command.context_settings.get(
-                "ignore_unknown_options"
-            )  # a command of another package parses its arguments itself
-            found[f"{program} {name}".strip()] = None if passed_on else options | {"--help"}
+    for name, command in typer.main.get_command(tair_debug.cli.app).commands.items():
+        options = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
+        # a command of another package parses its arguments itself
+        passed_on = command.context_settings.get("ignore_unknown_options")
+        found[f"tair {name}"] = None if passed_on else options | {"--help"}
+    found["tair-run"] = {o for action in tair_export.run._parser()._actions for o in action.option_strings}
     return found
 
 

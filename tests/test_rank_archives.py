@@ -23,7 +23,7 @@ from torchair.ranks.world import World
 
 launch = pytest.importorskip("ge_emulator.launch", reason="the emulator is not installed")
 
-RUN = "import sys; from tair_export.run import main; sys.argv[0] = 'tair-run'; main()"
+RUN = "import sys; from tair_export.run import main; sys.argv[0] = 'tair-run'; sys.exit(main())"
 
 
 class Mlp(nn.Module):

@@ -1,5 +1,7 @@
 """Every line of a shell block in README and docs runs, or stands below with the reason why a test cannot run it."""
 
+import contextlib
+import io
 import json
 import re
 import runpy
@@ -156,10 +158,13 @@ def place(tmp_path_factory):
 
 def run(words):
     """Run a command in this process; exit code and what it said."""
-    if words[0] in ("tair", "tair-run"):
+    if words[0] == "tair-run":
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return tair_export.run.main(words[1:]), said.getvalue()
+    if words[0] == "tair":
         tair_debug.cli._add_commands()
-        app = tair_debug.cli.app if words[0] == "tair" else tair_export.run.app
-        done = CliRunner().invoke(app, words[1:])
+        done = CliRunner().invoke(tair_debug.cli.app, words[1:])
         return done.exit_code, f"{done.output}\n{done.exception or ''}"
     if words[0] == "make":
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -8,6 +8,8 @@ python -m tools.messages            texts that the table lacks, as rows to trans
 from __future__ import annotations
 
 import ast
+import collections
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +20,29 @@ from ge_graph import messages
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = ROOT / "docs" / "errors"
+REFUSED: Final = "GE2001"  # what reasons of refusals are told with
+_LISTED: Final = (  # lines of an error that lists refused calls
+    "{problems} of {total} node cannot be lowered.",
+    "{problems} of {total} nodes cannot be lowered.",
+    "{call}refused: {reason}",
+    "{call}no converter, no decomposition",
+    "{call}no converter, no decomposition; {why}",
+    "no GE op {name} to derive one from",
+    "{why}; near: {names}",
+    "  … and {hidden} more",
+    "register a converter or a decomposition for the missing ops (docs/adding_an_op.md)",
+    "change the refused calls as their reasons say",
+    "{advice}; change the refused calls as their reasons say",
+    '{advice}; or set config.fallback = "split", which runs these nodes eagerly between GE graphs',
+)
+_RANKS: Final = (  # the table of ``tair ranks``, whose module parses nothing
+    "bytes out / in",
+    "computes meanwhile",
+    "collective",
+    "group",
+    "nothing",
+    "nothing; could: {could}",
+)
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
 _CODE: Final = re.compile(r"GE[1-5]\d{3}")
 _RAISING: Final = re.compile(r"(\w*Error|_about|_error|damaged|_violation|broken|PassError|_refused)$")
@@ -38,7 +63,7 @@ _HELP: Final = {"help", "description", "epilog"}
 _NO_TEXT: Final = re.compile(r"--[a-z-]+|GE\d|red|green|yellow|tair( \{value\})?")  # options, styles
 _FORMS: Final = {"GE4009"}  # hundreds of forms of operators, in the words of their definitions, which are English
 _SHARED: Final = {"errors", "problems"}  # modules whose functions make the errors of others
-_SENTENCES: Final = {"lead", "headline", "headlines", "numbers"}  # functions whose results are told
+_SENTENCES: Final = {"lead", "headline", "headlines", "numbers", "checksum"}  # functions whose results are told
 _DATA: Final = {"metavar", "style", "param_hint", "where", "name", "prog_name", "rich_markup_mode", "option"}
 
 
@@ -56,13 +81,59 @@ def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
     """Code and text to the place that says it. Texts of values alone, or of next to nothing, are left out."""
     found: dict[tuple[str, str], str] = {}
     trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in (sources() if files is None else files)}
-    shared = [row for path, tree in trees.items() if path.stem in _SHARED for row in _helpers(tree)]
+    helpers = {path: _helpers(tree) for path, tree in trees.items()}
+    shared = [row for path, rows in helpers.items() if path.stem in _SHARED for row in rows]
     for path, tree in trees.items():
-        module = _Module(tree, [*shared, *_helpers(tree)], "tair_debug" in path.parts)
+        module = _Module(tree, [*shared, *helpers[path]], "tair_debug" in path.parts)
         for code, text, line in module.said():
             if _says(code, text) and not _NO_TEXT.fullmatch(text):
                 found.setdefault((code, text), f"{path.relative_to(ROOT).as_posix()}:{line}")
+    if files is None:
+        listed = {*_LISTED, *(part for reason in reasons() for part in _parts(reason))}
+        found.update(((REFUSED, text), "ge_converters") for text in listed)
+        found.update(((COMMANDS, text), "tair_debug.check") for text in {*verdicts(), *_RANKS} if _says(COMMANDS, text))
     return found
+
+
+def reasons() -> set[str]:
+    """Why operators are refused, as tables of the converters have it: no text of the source, but put together there."""
+    from ge_converters.ops import refused
+    from ge_converters.ops.npu import refused as of_torch_npu
+
+    return {*refused.REFUSED, *of_torch_npu.REFUSED.values()}
+
+
+def verdicts() -> set[str]:
+    """What ``tair summary`` and ``tair check`` call their verdicts, whole in one line and in parts in a table."""
+    from tair_debug import check, summary_forms
+
+    return {
+        *summary_forms.ENGLISH.values(),
+        *check.WORDS.values(),
+        *check.HOW.values(),
+        check.WORDS["open"].rpartition(", ")[2],
+    }
+
+
+def _parts(reason: str) -> Iterator[str]:
+    """The rows that a reason is made of: what is missing, and after a semicolon what to do instead."""
+    why, mark, instead = reason.rpartition("; ")
+    names = re.fullmatch(r"use [\w.]+(, [\w.]+)?( and [\w.]+)?", instead)
+    if not mark:
+        yield reason
+        return
+    yield why
+    yield (
+        "{why}; use {one}, {two} and {three}"
+        if names and all(names.groups())
+        else (
+            "{why}; use {one} and {two}"
+            if names and names[2]
+            else "{why}; use {one}"
+            if names
+            else f"{{why}}; {instead}"
+        )
+    )
 
 
 def _says(code: str, text: str) -> bool:
@@ -108,20 +179,23 @@ class _Module:
 
     def __init__(self, tree: ast.Module, helpers: list[tuple[str, str, str, int]], telling: bool) -> None:
         self._tree = tree
-        self._helpers = helpers
+        self._helpers: dict[str, list[tuple[str, str, int]]] = collections.defaultdict(list)
+        for name, code, parameter, at in helpers:
+            self._helpers[name].append((code, parameter, at))
+        self._assigned = functools.cache(_assigned)  # of a scope that a name is looked up in
         self._telling = telling
         self._parses = any(getattr(n, "id", getattr(n, "name", None)) == "CommandParser" for n in ast.walk(tree))
 
     def said(self) -> Iterator[tuple[str, str, int]]:
         """Code, text, line."""
-        yield from self._of(self._tree, [_assigned(self._tree)])
+        yield from self._of(self._tree, [self._tree])
 
-    def _of(self, parent: ast.AST, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+    def _of(self, parent: ast.AST, scopes: list[ast.AST]) -> Iterator[tuple[str, str, int]]:
         for node in ast.iter_child_nodes(parent):
             inner = scopes
             if isinstance(node, ast.FunctionDef):
-                inner = [*scopes, _assigned(node)]
-                if self._telling:
+                inner = [*scopes, node]
+                if self._telling or (self._parses and node.name in _SENTENCES):
                     yield from ((COMMANDS, text, node.lineno) for text in _of_function(node))
             elif isinstance(node, ast.Call):
                 yield from self._of_call(node, scopes)
@@ -132,36 +206,38 @@ class _Module:
                         yield from ((code, text, node.lineno) for text in _forms(value))
             yield from self._of(node, inner)
 
-    def _of_call(self, node: ast.Call, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+    def _of_call(self, node: ast.Call, scopes: list[ast.AST]) -> Iterator[tuple[str, str, int]]:
         name = _names(node)
         code = next(filter(None, map(_code, node.args)), None)
         said: list[tuple[str, ast.expr]] = []
         if code is not None:
             said += ((code, part) for part in _told(node, code))
+        elif name == "Refusal":
+            said += ((REFUSED, part) for part in node.args[:1])
         elif _RAISING.search(name) and node.args:
             said += ((messages.ANY, part) for part in node.args[1:])
             said += ((messages.ANY, k.value) for k in node.keywords if k.arg == "next")
         elif self._parses and name in _PARSING:
             said += ((COMMANDS, k.value) for k in node.keywords if k.arg in _HELP)
+        elif self._parses and name in ("told", "say"):
+            said += ((COMMANDS, part) for part in node.args)
         elif self._telling and name in _TELLING:
             said += ((COMMANDS, part) for part in (*node.args, *(k.value for k in node.keywords if k.arg not in _DATA)))
-        for helper, its_code, parameter, at in self._helpers:
-            if helper == name:
-                said += ((its_code, k.value) for k in node.keywords if k.arg == parameter)
-                said += ((its_code, part) for part in node.args[at : at + 1] if at >= 0)
+        for its_code, parameter, at in self._helpers.get(name, ()):
+            said += ((its_code, k.value) for k in node.keywords if k.arg == parameter)
+            said += ((its_code, part) for part in node.args[at : at + 1] if at >= 0)
         for its_code, part in said:
             for whole in self._resolved(part, scopes):
                 yield from ((its_code, text, node.lineno) for text in _forms(whole, its_code == COMMANDS))
 
-    @staticmethod
-    def _resolved(node: ast.expr, scopes: list[dict[str, list[ast.expr]]]) -> list[ast.expr]:
+    def _resolved(self, node: ast.expr, scopes: list[ast.AST]) -> list[ast.expr]:
         """The values that an expression may have here, its names replaced by what is assigned to them."""
         choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
         if isinstance(node, (ast.IfExp, ast.BoolOp)):
-            return [value for choice in choices for value in _Module._resolved(choice, scopes)]
+            return [value for choice in choices for value in self._resolved(choice, scopes)]
         if not isinstance(node, ast.Name):
             return [node]
-        return next((scope[node.id] for scope in reversed(scopes) if node.id in scope), [])
+        return next((found[node.id] for found in map(self._assigned, reversed(scopes)) if node.id in found), [])
 
 
 def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
@@ -196,7 +272,7 @@ def _of_function(node: ast.FunctionDef) -> Iterator[str]:
         for part in inside:
             if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
                 yield from _forms(part.value, lists=True)
-    elif node.name in _SENTENCES:
+    if node.name in _SENTENCES:
         for part in inside:
             if isinstance(part, (ast.Return, ast.Yield, ast.Assign)) and part.value is not None:
                 yield from _forms(part.value, lists=True)

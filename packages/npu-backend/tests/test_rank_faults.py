@@ -5,7 +5,7 @@ import pytest
 from tair_testing import rank_faults
 from tair_testing.ranks import ENDED
 
-CASES = rank_faults.CASES
+CASES = {name: run for name, run in rank_faults.CASES.items() if name not in rank_faults.ON_DEVICES}
 
 
 @pytest.mark.night(rows=2)

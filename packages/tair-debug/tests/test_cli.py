@@ -95,6 +95,7 @@ def test_summary_of_what_is_missing(tair, tmp_path):
     code, text = tair("summary", "models.py:missing", "--csv", "--html", "page.html")
     assert code == 1
     assert "missing" in text
+    assert "next: change these calls as their reasons say, register a converter" in text
     assert "tair_tests.odd.default" in text.replace("\n", "")
     (csv,) = tmp_path.glob("summary_*.csv")
     assert "未实现" in csv.read_text(encoding="utf-8-sig")
@@ -339,6 +340,32 @@ def test_help(tair):
     assert tair("fly")[0] == 2
 
 
+def test_inputs_that_do_not_fit(tair, tmp_path, caplog):
+    """What the operator said, the user's line, and what was given; no log of torch around it."""
+    (tmp_path / "models.py").write_text("""
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x)
+
+def make():
+    return Net(), torch.ones(2, 5)
+""")
+    for real in ((), ("--real",)):
+        code, text, *_ = tair("summary", "models.py:make", *real)
+        assert code == 2
+        assert "GE1047" in text
+        assert "2, 5" in text.splitlines()[0].replace("2x5", "2, 5")
+        assert "models.py:10 in forward, return self.inner(x)" in text
+        assert "the model was given float32(2, 5)" in text
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file rights")
 def test_what_is_written_is_readable_by_its_owner_only(tair, tmp_path):
     tair("dump", "models.py:make", "-o", "out")
@@ -389,6 +416,8 @@ except SystemExit as end:
 assert "torch" in sys.modules
 assert "torch._inductor.debug" not in sys.modules
 assert gc.get_threshold()[0] > 10 * before[0]
+assert not sys.modules["torch"]._dynamo.config.run_gc_after_compile
+assert gc.get_freeze_count() > 100_000  # what the end of the process would look through several times
 """
 
 

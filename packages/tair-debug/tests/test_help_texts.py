@@ -1,10 +1,12 @@
+import copy
 import importlib.metadata
 import os
 import re
 
 import pytest
+import typer
 
-from tair_debug import cli
+from tair_debug import cli, help_texts
 from tair_testing import warm
 
 HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -56,6 +58,32 @@ def test_an_error_and_wrong_usage_are_chinese(tmp_path):
     assert "下一步：" in done.stderr
     done = warm.run("-m", "tair_debug.cli", "check", "g.txt", "--dynamic", cwd=tmp_path, env=env, check=False)
     assert "用于模型，而 g.txt 是文件" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("nosuch", "没有命令 nosuch"),
+        ("summary", "缺少 MODEL"),
+        ("summary --nosuch", "没有选项 --nosuch"),
+        ("summary a.py:b c", "多余的参数：c"),
+        ("summary a.py:b --csv=3", "选项 --csv 不接受值"),
+        ("plan a.py:b --soc", "选项 --soc 需要一个值"),
+        ("profile a.py:b --runs 0", "不能小于 1"),
+        ("profile a.py:b --runs x", "的值无效"),
+    ],
+)
+def test_wrong_usage_is_chinese_without_an_english_word(words, fault, monkeypatch, capsys):
+    monkeypatch.setenv("TAIR_LANG", "zh")
+    command = help_texts.translated(typer.main.get_command(copy.deepcopy(cli.app)))
+    monkeypatch.setattr("sys.argv", ["tair", *words.split()])
+    with pytest.raises(SystemExit) as end:
+        help_texts.carry_out(command, "tair")
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "错误：" in said
+    assert fault in said
+    assert not re.search(r"[a-z]{4,} [a-z]{3,} [a-z]{3,}", said.split("错误：")[1])
 
 
 def test_a_language_that_is_not_known_is_refused(tmp_path):

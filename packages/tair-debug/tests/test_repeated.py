@@ -6,10 +6,11 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ge_converters.base.provenance import module_path
 from ge_converters.base.torch_compat import symbols_of_fake_inputs
-from tair_debug import ask, compare, tracing
+from tair_debug import ask, compare, repeated, tracing
 from tair_debug.models import given, load
 
 pytestmark = pytest.mark.skipif(
@@ -186,6 +187,13 @@ class _OneOnALine(Block):
         return super().forward(x)
 
 
+class _OneTakesTheOther(Block):
+    """The same byte code takes one half of a tensor or the other, which look alike."""
+
+    def forward(self, x):
+        return super().forward(x) + self.up(x).chunk(2, -1)[self.number // 5].sum()
+
+
 class _CountsItsCalls(Block):
     calls = 0
 
@@ -260,7 +268,10 @@ def _frozen():
 
 @pytest.mark.parametrize(
     "make",
-    [of(layer) for layer in (_OneScales, _OneSkips, _OnePrints, _OneOnALine, _CountsItsCalls, _ByNumber)]
+    [
+        of(layer)
+        for layer in (_OneScales, _OneSkips, _OnePrints, _OneOnALine, _OneTakesTheOther, _CountsItsCalls, _ByNumber)
+    ]
     + [Residual, Twice, All, OfNumber, Kept, _hooked, _shared, _frozen],
 )
 def test_layers_that_can_be_told_apart_are_traced_each(make, capsys):
@@ -323,6 +334,24 @@ def test_more_layers_cost_little():
         subject = given(Deep(layers).eval(), (torch.randn(3, 4),))
         calls.append(_calls(lambda: tracing.capture(subject)))
     assert calls[1] < 2.5 * calls[0], calls
+
+
+def test_later_layers_ask_torch_for_nothing(monkeypatch):
+    """The results of a layer that is proven equal look like those of the second one."""
+    asked = []
+    dispatch = FakeTensorMode.dispatch
+    monkeypatch.setattr(
+        FakeTensorMode, "dispatch", lambda *args, **how: asked.append(args[1]) or dispatch(*args, **how)
+    )
+    counts = []
+    for layers in (6, 48):
+        subject = given(of(_NormBehind)(layers).eval(), (torch.randn(3, 4),))
+        stack = repeated.stack_of(subject.model)
+        asked.clear()
+        with tracing._mode_of(subject), torch.no_grad():
+            repeated.prove(stack, subject.model, subject.args, subject.kwargs)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0
 
 
 # --- comparing, with data --------------------------------------------------------------------------------------------

@@ -1,16 +1,19 @@
 """The command line."""
 
+import contextlib
+import io
 import json
+import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from ge_graph.dtypes import DataType
 from tair_export import measure
 from tair_export.export import write_graph
 from tair_export.load import CompiledModel
-from tair_export.run import app, prepared
+from tair_export.run import main, prepared
 from tair_export.signature import Input, Signature
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
@@ -24,8 +27,21 @@ def saved(tmp_path, make):
     return made, tmp_path
 
 
+class Done(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self):
+        return self.stdout + self.stderr
+
+
 def run(*args):
-    return CliRunner().invoke(app, [str(a) for a in args])
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = main([str(a) for a in args])
+    return Done(code, out.getvalue(), errors.getvalue())
 
 
 def test_info(saved):
@@ -151,3 +167,24 @@ def test_options_that_would_do_nothing_are_refused(saved):
         assert done.exit_code == 1
         assert "tair-run: " in done.output
     assert not (path / "o").exists()
+
+
+def test_its_help_and_refusals_are_chinese(saved, monkeypatch):
+    _, path = saved
+    monkeypatch.setenv("TAIR_LANG", "zh")
+    monkeypatch.setenv("COLUMNS", "80")
+    said = [run("-h").stdout, run(path / "a").stderr, run(path / "nothing").stderr, run("--nosuch").stderr]
+    said += [run(path / "a", "--seed", 1).stderr, run(path / "a", "--iterations", 0).stderr]
+    for text in said:
+        lines = [each for each in text.splitlines() if "tair-run ARCHIVE" not in each]
+        assert re.search("[\u4e00-\u9fff]", text), text
+        assert [each for each in lines if re.search(r"[a-z]{4,} [a-z]{3,} [a-z]{3,}", each)] == []
+    assert re.search("选项[：:]", said[0])
+    assert run(path / "a", "--info").stdout.startswith("归档")
+
+
+@pytest.mark.parametrize("words", [(), ("--nosuch",), ("a", "--iterations", "0"), ("a", "--seed", "x")])
+def test_wrong_usage_is_code_two(words):
+    done = run(*words)
+    assert done.exit_code == 2
+    assert "usage: tair-run ARCHIVE" in done.stderr

@@ -18,19 +18,25 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 
+from ge_graph import Graph
+from tair_debug.observer import GraphId, Silent, observing
 from tair_testing.compiling import compiled
 from tair_testing.ranks import Cases, backend, device, shared_folder
 
 RANKS = 3
 SECONDS = 5  # that a rank waits for another in a collective
 _LIMIT = 4 * SECONDS  # seconds within which every rank has its error: the wait, and what the others say of themselves
-_ABOUT = {"gloo": "GE4005", "hccl": "EZ9999"}  # a device fails later than the call, so torch_npu tells it
+_ABOUT = {"gloo": "GE4005", "hccl": "GE4020"}
+_LATER = "EZ9999"  # a device fails after the call, so torch_npu tells it if nobody waits for collectives
 
 case = CASES = Cases()
+ON_DEVICES = ("hangs_unwaited",)
+"""Cases of hccl alone."""
 
 
-def _group() -> Any:
-    """All ranks, with the short wait. With hccl it begins with ``_hurry``."""
+def _group(*, waits: bool = True) -> Any:
+    """All ranks, with the short wait. With hccl it begins with ``_hurry``, and graphs are waited for, or not."""
+    os.environ["TORCH_HCCL_BLOCKING_WAIT"] = str(int(waits))
     patient = backend() == "hccl"  # whose watchdog ends the process after the group's time
     group = dist.new_group(list(range(RANKS)), timeout=timedelta(seconds=300 if patient else SECONDS))
     dist.barrier()
@@ -50,17 +56,28 @@ def _run(net: Callable[[torch.Tensor], torch.Tensor], rows: int = 3) -> torch.Te
     return net(_x(rows)).cpu()
 
 
-def _told(run: Callable[[], Any]) -> str:
+class _Compiled(Silent):
+    """When the last graph was compiled, which takes its time."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
+        self.at = time.monotonic()
+
+
+def _told(run: Callable[[], Any], about: str = "") -> str:
     """The error of a run, which has its code and comes in time."""
-    start = time.monotonic()
+    seen = _Compiled()
     try:
-        run()
+        with observing(seen):
+            run()
     except RuntimeError as error:
         text = str(error)
     else:
         raise AssertionError("no error")
-    assert time.monotonic() - start < _LIMIT, "too late"
-    assert _ABOUT[backend()] in text, text
+    assert time.monotonic() - seen.at < _LIMIT, "too late"
+    assert (about or _ABOUT[backend()]) in text, text
     return text
 
 
@@ -109,14 +126,14 @@ def killed() -> str | None:
     if rank == 0:
         time.sleep(1.5)
     text = _told(lambda: _run(net))
-    gone = "rank 1" if backend() == "gloo" else "rank went away: 1"
-    return _names(text, SUM[backend()], _line(f, "all_reduce"), gone)
+    return _names(text, SUM[backend()], _line(f, "all_reduce"), "rank 1 did not come")
 
 
-@case()
-def hangs() -> str | None:
+@case(True)
+@case(False, name="hangs_unwaited")
+def hangs(waits: bool) -> str | None:
     """It comes to the first step and not to the second."""
-    group, over = _group(), shared_folder() / "over"
+    group, over = _group(waits=waits), shared_folder() / "over"
     f, rank = _sums_then_gathers(group), dist.get_rank()
     net = compiled(f, dynamic=False)
     assert _run(net)[0, 0] == 2 * RANKS
@@ -126,11 +143,10 @@ def hangs() -> str | None:
             time.sleep(0.1)
         return None
     try:
-        text = _told(lambda: _run(net))
+        text = _told(lambda: _run(net), "" if waits else _LATER)
     finally:
         over.with_name(f"over{rank}").touch()
-    # HCCL does not say which rank is missing
-    missing = "rank 1" if backend() == "gloo" else "another rank does not call it"
+    missing = "rank 1 did not come" if waits else "rank 1 does not call it"
     return _names(text, SUM[backend()], _line(f, "all_reduce"), missing)
 
 

@@ -45,8 +45,6 @@ REFUSED: dict[tuple[str, str], str] = {
         (("gloo", "sequence_parallel_equal_sizes"), ("hccl", "sequence_parallel_equal_sizes")),
         "is ?not tracked with proxy",
     ),
-    ("gloo", "tensor_parallel_training_dynamic"): "maximum recursion depth exceeded",
-    ("hccl", "tensor_parallel_training_dynamic"): "maximum recursion depth exceeded.*; aot_eager takes it",
     ("gloo", "context_parallel_sdpa"): "_scaled_dot_product_flash_attention_for_cpu.*sharding",
     ("hccl", "context_parallel_sdpa"): "_scaled_dot_product_flash_attention_for_cpu.*sharding",
 }

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 import unicodedata
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ge_graph import messages
 
 _TEXTS: Final = "tair"  # of the commands, in the table of translations
 _HEADINGS: Final = {"options": "选项", "positional arguments": "参数"}  # what argparse itself says
 _USAGE: Final = "用法："
+_FAULT: Final = "{prog}: 错误：{said}\n"
+_WRONG: Final = (  # as argparse says it
+    (r"unrecognized arguments: (.*)", "不认识的参数：{}"),
+    (r"the following arguments are required: (.*)", "缺少必需的参数：{}"),
+    (r"argument (.*?): expected one argument", "参数 {} 需要一个值"),
+    (r"argument (.*?): invalid \w+ value: (.*)", "参数 {} 的值 {} 无效"),
+    (r"argument (.*?): ignored explicit argument (.*)", "参数 {} 不接受值 {}"),
+    (r"ambiguous option: (.*) could match (.*)", "选项 {} 不唯一，可能是 {}"),
+)
+
+
+def told(text: str) -> str:
+    """A text of a command in the reader's language."""
+    return messages.said(_TEXTS, text)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -25,8 +41,8 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, prog: str, *, description: str, epilog: str | None = None, **more: Any) -> None:
         super().__init__(
             prog,
-            description=messages.said(_TEXTS, description),
-            epilog=epilog and messages.said(_TEXTS, epilog),
+            description=told(description),
+            epilog=epilog and told(epilog),
             add_help=False,
             formatter_class=argparse.HelpFormatter if messages.language() == "en" else _Formatter,
             **more,
@@ -36,8 +52,17 @@ class CommandParser(argparse.ArgumentParser):
     def add_argument(self, *names: Any, **how: Any) -> argparse.Action:
         """As ``argparse`` has it."""
         if isinstance(how.get("help"), str):
-            how["help"] = messages.said(_TEXTS, how["help"])
+            how["help"] = told(how["help"])
         return super().add_argument(*names, **how)
+
+    def error(self, message: str) -> NoReturn:
+        """As ``argparse`` has it: usage and fault on standard error, and exit code 2."""
+        if messages.language() == "en":
+            super().error(message)
+        self.print_usage(sys.stderr)
+        found = ((re.fullmatch(said, message, re.DOTALL), chinese) for said, chinese in _WRONG)
+        text = next((chinese.format(*match.groups()) for match, chinese in found if match), message)
+        self.exit(2, _FAULT.format(prog=self.prog, said=text))
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -74,6 +74,11 @@ def said(code: str, text: str, wanted: str | None = None, *, head: bool = False)
     wanted = wanted or language()
     if wanted == "en" or not text:
         return text
+    lines = text.split("\n")
+    if len(lines) > 1:  # a list, whose lines have texts of their own
+        listed = [_translated(code, each, wanted, _DEPTH) for each in lines]
+        if listed[0] is not None:
+            return "\n".join(each if known is None else known for each, known in zip(lines, listed))
     found = _translated(code, text, wanted, _DEPTH)
     if found is not None:
         return found

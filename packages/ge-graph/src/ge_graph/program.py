@@ -31,6 +31,8 @@ _PARTS: Final[dict[type[ast.AST], tuple[str, ...]]] = {
     ast.Expr: ("value",),
     ast.Return: ("value",),
     ast.Delete: ("targets",),
+    ast.If: ("test", "body", "orelse"),
+    ast.BoolOp: ("values",),
     ast.Try: ("body", "handlers", "orelse", "finalbody"),
     ast.ExceptHandler: ("type", "body"),
     ast.Call: ("func", "args", "keywords"),
@@ -129,6 +131,12 @@ def drop(names: Sequence[str]) -> ast.stmt:
 def otherwise(first: ast.stmt, error: str, second: ast.stmt) -> ast.stmt:
     """``try: first``, ``except error: second``."""
     return ast.Try([first], [ast.ExceptHandler(name(error), None, [second])], [], [])
+
+
+def guard(questions: Sequence[ast.expr], then: ast.stmt) -> ast.stmt:
+    """``if a or b: then``."""
+    test = questions[0] if len(questions) == 1 else ast.BoolOp(ast.Or(), list(questions))
+    return ast.If(test, [then], [])
 
 
 def _admit(tree: Any, line: int, known: set[str]) -> None:

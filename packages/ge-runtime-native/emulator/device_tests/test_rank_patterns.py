@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tair_testing import rank_faults, rank_patterns
-from tair_testing.ranks import Ranks, processes
+from tair_testing.ranks import ENDED, Ranks, processes
 
 SOME = (
     "tensor_parallel",
@@ -45,9 +45,10 @@ def test_two_nodes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hangs", "other_shape"])
+@pytest.mark.night(rows=2)
+@pytest.mark.parametrize("name", rank_faults.CASES)
 def test_all_others_get_an_error(name: str, faults: Ranks) -> None:
     """In time, with rank, collective and line."""
     _, errors = faults.run(name)
     faults.stop()  # none of their groups is whole any more
-    assert errors == [""] * rank_faults.RANKS, "\n".join(errors)
+    assert errors == ["", ENDED if name == "killed" else "", ""], "\n".join(errors)

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kRootInfoBytes = 4108;
 constexpr aclError kCollectiveFailed = 507899;
+constexpr int64_t kHubAnswersMs = 2000;
 
 int64_t milliseconds(const char* variable, int64_t seconds) {
   const char* text = std::getenv(variable);
@@ -79,6 +80,22 @@ uint32_t refuse(uint32_t code, const std::string& text) {
   return code;
 }
 
+// What the hub knows of the ranks that are awaited, after a wait has ended; a late answer to the wait is passed over.
+std::string missing_ranks(int socket, const Header& waits) {
+  if (waits.kind == kReceive) return "rank " + std::to_string(waits.peer) + " sends nothing";
+  const std::string silent = "another rank does not call it";
+  const Header question{kMissing, 0, 0, 0, 0};
+  if (!write_all(socket, &question, sizeof question)) return silent;
+  for (;;) {
+    Answer answer{};
+    std::string text;
+    if (!read_all(socket, &answer, sizeof answer, kHubAnswersMs)) return silent + ": the process of rank 0, which holds the hub, does not answer";
+    text.resize(answer.bytes);
+    if (!read_all(socket, text.data(), text.size(), kHubAnswersMs)) return silent;
+    if (answer.says_who_is_missing == 1) return text.empty() ? "it came too late" : text + " does not call it";
+  }
+}
+
 // Send a contribution, read the answer. Runs on the stream's thread.
 aclError exchange(const std::shared_ptr<Comm>& comm, Header header, const std::string& data, std::string* result) {
   header.bytes = data.size();
@@ -95,8 +112,8 @@ aclError exchange(const std::shared_ptr<Comm>& comm, Header header, const std::s
   const int64_t limit = milliseconds("HCCL_EXEC_TIMEOUT", 1836);
   if (!read_all(comm->socket, &answer, sizeof answer, limit))
     return errno == ETIMEDOUT ? broken(kTimeout, "EI0002: no answer within HCCL_EXEC_TIMEOUT, " +
-                                       std::to_string(limit / 1000) + " s: another rank does not call it")
-                              : broken(kRemote, "EI0006: connection lost: the process that holds the hub went away");
+                                       std::to_string(limit / 1000) + " s: " + missing_ranks(comm->socket, header))
+                              : broken(kRemote, "EI0006: connection lost: rank went away: 0, whose process holds the hub");
   result->resize(answer.bytes);
   if (!read_all(comm->socket, result->data(), result->size(), limit)) return broken(kRemote, "EI0006: connection lost");
   return answer.status == 0 ? acl::kOk : broken(answer.status, *result);

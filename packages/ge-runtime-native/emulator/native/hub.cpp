@@ -51,8 +51,8 @@ class Hub {
   }
 
  private:
-  void answer(uint32_t rank, uint32_t status, const std::string& data) {
-    const Answer head{status, 0, data.size()};
+  void answer(uint32_t rank, uint32_t status, const std::string& data, bool says_who_is_missing = false) {
+    const Answer head{status, says_who_is_missing ? 1u : 0u, data.size()};
     if (sockets_[rank] < 0) return;
     write_all(sockets_[rank], &head, sizeof head);
     write_all(sockets_[rank], data.data(), data.size());
@@ -71,6 +71,7 @@ class Hub {
 
   void take(uint32_t rank, Message message) {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (message.header.kind == kMissing) return answer(rank, 0, missing(), true);
     if (!broken_.empty() && message.header.kind != kSend) return answer(rank, kRemote, broken_);
     if (message.header.kind == kSend) {
       mail_[{rank, message.header.peer}].push_back(std::move(message));
@@ -85,6 +86,14 @@ class Hub {
     for (auto& entry : given_)
       if (entry == nullptr) return;
     finish();
+  }
+
+  // Ranks that have not come to the collective which others wait in.
+  std::string missing() const {
+    std::string ranks;
+    for (uint32_t r = 0; r < given_.size(); ++r)
+      if (given_[r] == nullptr) ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(r);
+    return ranks;
   }
 
   void deliver(uint32_t from, uint32_t to) {

@@ -10,7 +10,8 @@
 namespace emu::hccl {
 
 enum Kind : uint32_t {
-  kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kScatter, kAllToAll, kBarrier, kSend, kReceive, kBye
+  kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kScatter, kAllToAll, kBarrier, kSend, kReceive, kBye,
+  kMissing  // who is awaited? answered with a text, marked as such, besides what else is answered
 };
 inline constexpr const char* kNames[] = {"all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter", "scatter",
                                          "all-to-all", "barrier", "send", "receive", "bye"};
@@ -25,7 +26,7 @@ struct Header {
 
 struct Answer {
   uint32_t status;  // 0, or an HcclResult; then the bytes are a text
-  uint32_t reserved;
+  uint32_t says_who_is_missing;  // 1: an answer to kMissing
   uint64_t bytes;
 };
 

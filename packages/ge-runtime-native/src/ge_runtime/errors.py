@@ -166,12 +166,16 @@ def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
     )
 
 
-def device_refused(text: str, graph: Graph | None) -> EngineError:
-    """GE4020: GE or the device's runtime refused; their words, with the lines of the nodes that they name."""
+def device_refused(text: str, graph: Graph | None, others: str = "") -> EngineError:
+    """GE4020: GE or the device's runtime refused; their words, with the lines of the nodes that they name.
+
+    ``others`` is what other ranks say of a collective.
+    """
     if graph is None:
         return _error("GE4020", text)
-    what = text if graph.name in text else f"graph '{graph.name}': {text}"
-    if "\nNext: " in text:  # an error of ours from under GE has all of it
+    text, ours, rest = text.partition("\nNext: ")
+    what = (text if graph.name in text else f"graph '{graph.name}': {text}") + others + ours + rest
+    if ours:  # an error of ours from under GE has all of it
         return EngineError("GE4020", what)
     return _error("GE4020", what, where="; ".join(map(origin, nodes_in(text, graph)[:5])))
 

@@ -38,6 +38,7 @@ from ge_runtime.api import Capability
 from ge_runtime.cann import torch_tensors
 from ge_runtime.cann.probe import missing_libraries
 from ge_runtime.cann.reading import SeenInputs
+from ge_runtime.cann.session import named_device
 from ge_runtime.device_graphs import (
     ALWAYS,
     MAX_MODEL_BYTES,
@@ -61,6 +62,7 @@ _MODULES: Final = ("_torchair", "_npu_graph_executor")
 _FOLDER: Final = ("dynamo", "torchair", "core")
 _NAME: Final = "torchair.core"
 _HOST, _DEVICE, _ON_NPU = 0, 1, 1
+_WAITS_FOR_RANKS: Final = ("TORCH_HCCL_BLOCKING_WAIT", "HCCL_BLOCKING_WAIT")
 
 
 def _package() -> Path | None:
@@ -121,6 +123,8 @@ class _Process:
         self.options = {**levels["global"], **levels["session"]}
         self.id = os.getpid()
         self.graphs: weakref.WeakSet[TorchNpuExecutable] = weakref.WeakSet()
+        if not torch.npu.is_initialized() and (named := named_device()) is not None:
+            torch.npu.set_device(named)  # nobody has chosen another one
         device = str(torch.npu.current_device())
         own = {"ge.exec.deviceId": device, "ge_run_with_torch_npu": "1"}
         with _translated(None):
@@ -155,8 +159,8 @@ def _started(levels: Mapping[Any, Mapping[str, str]]) -> _Process:
 
 
 @contextlib.contextmanager
-def _translated(graph: Graph | None) -> Any:
-    """What the extension module raises, as an error of ours with GE's words."""
+def _translated(graph: Graph | None, *, runs: bool = False) -> Any:
+    """What the extension module raises, as an error of ours with GE's words; of a run, with those of other ranks."""
     try:
         with handing_over(graph):
             yield
@@ -164,7 +168,24 @@ def _translated(graph: Graph | None) -> Any:
         text = str(error).strip()
         if "out of memory" in text.lower():
             raise errors.no_memory(text) from error
-        raise errors.device_refused(text, graph) from error
+        raise errors.device_refused(text, graph, _others(text, graph) if runs and graph else "") from error
+
+
+def _others(text: str, graph: Graph) -> str:
+    """What other ranks say of the collective that a text names, or else of the graph's first one."""
+    calls = collectives(graph)
+    if not calls:
+        return ""
+    from ge_runtime.cpu.groups import others_say
+
+    named = [node for node in errors.nodes_in(text, graph) if node in calls]
+    call = (named or calls)[0]
+    return others_say(str(call.attr("group")), f"{call.op} at {errors.origin(call)}")
+
+
+def _waits() -> bool:
+    """Whether torch_npu was told to wait for what it gives to the device, or for collectives."""
+    return any(os.environ.get(name) == "1" for name in ("ASCEND_LAUNCH_BLOCKING", *_WAITS_FOR_RANKS))
 
 
 def _communicator(name: str) -> str:
@@ -204,10 +225,22 @@ class TorchNpuEngine:
         _extension()
         return constant(value).clone().to("npu")
 
+    def opened_groups(
+        self, groups: Mapping[str, Sequence[int]], seconds: float
+    ) -> contextlib.AbstractContextManager[None]:
+        """Inside, the process groups that a graph names exist: those that torch.distributed lacks are made, with hccl.
+
+        Errors: EngineError GE4011 if the processes do not find each other.
+        """
+        from ge_runtime.cpu.groups import opened_groups
+
+        return opened_groups(groups, seconds, "hccl")
+
     def compile(self, graph: Graph, options: Mapping[str, str]) -> TorchNpuExecutable:
         """Hand the graph to GE.
 
         Options go to the level that takes them; those of the process and the session count with the first graph only.
+        A graph whose process groups do not exist yet is compiled by its first run.
 
         Errors: GraphError if the graph breaks its schemas; EngineError GE4010 if torch_npu is not whole, GE4020 with
         GE's words if it refuses, GE4021 in a forked process, GE4007 for an engine option, GE4023 if more cores are
@@ -250,20 +283,40 @@ class TorchNpuExecutable(WholeGraph):
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
         self._reuses = any(r is not None for r in self._reuse)
         self._no_targets: list[Any] = [None] * len(graph.outputs)
-        self._data = self._bytes()
+        self._waits = bool(collectives(graph)) and _waits()
+        self._data = b""
+        self._groups: dict[str, str] = {}
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
         self._same: SeenInputs | SameInputs | None = None
         self._seen: tuple[int, ...] = ()
         self._stream: tuple[int, Any] | None = None  # the last one, because making the object takes long
         process.graphs.add(self)
+        try:
+            self._find_groups()
+        except EngineError as error:
+            if error.code != "GE4011":
+                raise
+            self._opens_late = True  # from now on each run asks, because what `opened_groups` makes goes away
+            return
+        self._opens_late = False
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
 
+    def _find_groups(self) -> None:
+        """Groups that were opened anew are other communicators, for which the graph is made anew.
+
+        Errors: EngineError GE4011 if there is no such group, or it has no HCCL.
+        """
+        wanted = {str(n.attr("group")) for n in collectives(self._graph)}
+        names = {name: _communicator(name) for name in sorted(wanted)}
+        if names != self._groups or not self._data:
+            self._groups = names
+            self._data = self._bytes()
+            self._compiled.clear()
+
     def _bytes(self) -> bytes:
-        grouped = collectives(self._graph)
-        names = {name: _communicator(name) for name in {str(n.attr("group")) for n in grouped}}
-        with renamed_groups(grouped, names):
+        with renamed_groups(collectives(self._graph), self._groups):
             data = serde.to_bytes(self._graph, externalise=external_data, provenance=False)
         if len(data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(self._graph.name, len(data))
@@ -309,12 +362,14 @@ class TorchNpuExecutable(WholeGraph):
         """Run the graph; see ``ge_runtime.api.Executable.run``.
 
         Errors: EngineError GE4004 for inputs that are not the graph's, GE4020 with GE's words, GE4021 in a forked
-        process, GE4022 if the device has no memory left.
+        process, GE4022 if the device has no memory left, GE4011 for collectives without process groups.
         """
         if len(inputs) != len(self._rules):
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
+        if self._opens_late:
+            self._find_groups()
         if self._same is not None and self._same.match(inputs) and not self._laid_out_otherwise(inputs):
             if self._frozen:
                 self._keep_promise(self._seen, self._addresses(inputs))
@@ -350,7 +405,8 @@ class TorchNpuExecutable(WholeGraph):
             self._seen = tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
-            return [r.cpu() for r in results]
+            with _translated(self._graph, runs=True):
+                return [r.cpu() for r in results]
         return results
 
     def _addresses(self, inputs: Sequence[Any]) -> list[int]:
@@ -378,8 +434,10 @@ class TorchNpuExecutable(WholeGraph):
         if self._stream is None or self._stream[0] != handle:
             self._stream = handle, torch.npu.current_stream()
         try:
-            with _translated(self._graph):
+            with _translated(self._graph, runs=True):
                 results = compiled.run((given, targets, self._stream[1]))
+                if self._waits:
+                    self._stream[1].synchronize()
         except EngineError:
             self._compiled.pop(placements, None)  # it is in no state to run again
             raise

@@ -11,7 +11,7 @@ from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, sentence, table
+from tair_debug.terminal import Answer, Detail, sentence, table, told
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,12 +36,12 @@ def words(verdict: Verdict) -> str:
     how = (
         ""
         if verdict.strength in ("", "listed", "types open") or verdict.state == "device"
-        else f", {_HOW[verdict.strength]}"
+        else f", {HOW[verdict.strength]}"
     )
     return WORDS[verdict.state] + how
 
 
-_HOW: Final = {"same core": "measured on the same core", "used by others": "used by others"} | {
+HOW: Final = {"same core": "measured on the same core", "used by others": "used by others"} | {
     word: word for word in ("measured", "launched", "documented")
 }
 
@@ -128,12 +128,12 @@ class CheckReport:
         """The verdict in one line."""
         counts = self.counts()
         casts = sum(len(r.nodes) for r in self.rows if r.verdict.casts)
-        parts = [f"{WORDS[state]} {count}" for state, count in counts.items() if count]
+        parts = [f"{told(WORDS[state])} {count}" for state, count in counts.items() if count]
         if casts:
-            parts.append(f"with casts that GE inserts {casts}")
+            parts.append(told(f"with casts that GE inserts {casts}"))
         weak = sum(len(r.nodes) for r in self.rows if not r.verdict.proven and r.verdict.state == "aicore")
         if weak:
-            parts.append(f"of AI Core {weak} by documentation only")
+            parts.append(told(f"of AI Core {weak} by documentation only"))
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
 
     def forms(self) -> list[str]:
@@ -288,7 +288,8 @@ def to_table(report: CheckReport, *, every: bool, weak: bool = False, sources: b
     for row in rows:
         places = row.places[:_SHOWN_PLACES] + (["…"] if len(row.places) > _SHOWN_PLACES else [])
         v = row.verdict
-        first = (words(v), row.op, str(len(row.nodes)), row.types)
+        verdict = ", ".join(map(told, words(v).split(", ", 1)))
+        first = (verdict, row.op, str(len(row.nodes)), row.types)
         where = "\n".join(map(line, places or row.nodes[:1]))
         said = ("\n".join(map(line, v.sources[:_SHOWN_PLACES])),) if sources else ()
         cells.append([*map(line, first), where, line(v.reason), line(v.advice), *said])

@@ -59,6 +59,7 @@ COMMANDS: Final = "tair.commands"  # entry points of other packages
 # A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds an
 # eighth of its time goes into looking for some.
 _COLLECT: Final = (100_000, 50, 100)
+_COMPILED: Final = "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"  # torch looks once more after each graph
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -653,6 +654,7 @@ def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context]
 def main() -> None:
     _add_commands()
     gc.set_threshold(*_COLLECT)
+    os.environ.setdefault(_COMPILED, "0")
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     wanted = os.environ.get(messages.VARIABLE)
@@ -661,12 +663,15 @@ def main() -> None:
         error = ConfigError("GE1002", f"{messages.VARIABLE}: got {wanted!r}, allowed: {languages}", next=_UNSET)
         console(errors=True).print(escape.block(str(error)), markup=False, style="red", soft_wrap=True)
         raise SystemExit(2)
-    if messages.language() == "en":
-        app(prog_name="tair")
-    else:
-        from tair_debug.help_texts import translated
+    try:
+        if messages.language() == "en":
+            app(prog_name="tair")
+        else:
+            from tair_debug.help_texts import carry_out, translated
 
-        translated(typer.main.get_command(app))(prog_name="tair")
+            carry_out(translated(typer.main.get_command(app)), "tair")
+    finally:
+        gc.freeze()  # a process that ends would look through all of it several times: a fifth of a command's time
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ge_converters.base.provenance import user_frame
 from ge_converters.base.torch_compat import real_values
 from tair_debug.fx_summary import problems, target_text
 from tair_debug.stepwise import Stepwise, Wanted
+from tair_debug.terminal import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class RefusedCall:
 
     def __str__(self) -> str:
         place = f" ({self.source}: {self.code})" if self.source else ""
-        return f"{self.name} = {self.target}{place}: {self.reason}"
+        return f"{self.name} = {self.target}{place}: {reason(self.reason)}"
 
     def as_dict(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import re
+import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import typer
 
+from ge_graph import escape
 from tair_debug.terminal import told
 
 # What typer itself says, by its own English.
@@ -22,6 +25,23 @@ _OF_TYPER: Final = {
     "the installation.": "显示当前 shell 的命令补全脚本，用于复制或自行安装。",
 }
 _MARKS: Final = {"[required]": "[必需]", "[default: ": "[默认：", "required]": "必需]"}
+_WRONG_USAGE: Final[Any] = typer.BadParameter.__mro__[1]  # of any kind; typer has no name for it
+_FAULTS: Final = (  # of the command line, as typer says them
+    (r"No such option: (\S+)(?: Did you mean (.*)\?)?", "没有选项 {0}"),
+    (r"No such option: (\S+) \(Possible options: (.*)\)", "没有选项 {0}；可能是 {1}"),
+    (r"No such command '(.*?)'\.(?: Did you mean (.*)\?)?", "没有命令 {0}"),
+    (r"Missing (?:argument|option) '(.*)'\.(?: .*)?", "缺少 {0}"),
+    (r"Missing parameter: (.*)", "缺少 {0}"),
+    (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "多余的参数：{0}"),
+    (r"Option '(.*)' does not take a value\.", "选项 {0} 不接受值"),
+    (r"Option '(.*)' requires (?:an argument|\d+ arguments)\.", "选项 {0} 需要一个值"),
+    (r"Invalid value for '(.*?)': '(.*)' is not a valid .*", "{0} 的值 {1} 无效"),
+    (r"Invalid value for '(.*?)': (.*) is not in the range (.*)\.", "{0} 的值 {1} 不在范围 {2} 内"),
+    (r"Invalid value for (.*?): Input should be greater than or equal to (\S+)", "{0} 不能小于 {1}"),
+    (r"Invalid value for (.*?): Input should be a valid .*", "{0} 的值无效"),
+    (r"Invalid value for (.*?): (.*)", "{0}：{1}"),
+    (r"Invalid value: (.*)", "{0}"),
+)
 
 
 class _Formatter(typer.Context.formatter_class):  # type: ignore[misc, valid-type]
@@ -64,7 +84,7 @@ class _Context(typer.Context):
     formatter_class = _Formatter
 
 
-def translated(command: Any) -> Callable[..., Any]:
+def translated(command: Any) -> Any:
     """A command of typer, its options and its commands with their help in the reader's language."""
     command.context_class = _Context
     command.help = _paragraphs(command.help)
@@ -74,7 +94,26 @@ def translated(command: Any) -> Callable[..., Any]:
             option.help = _one(option.help)
     for inner in getattr(command, "commands", {}).values():
         translated(inner)
-    return command  # type: ignore[no-any-return]
+    return command
+
+
+def carry_out(command: Any, prog_name: str) -> None:
+    """Run a command that was translated; wrong usage is told in the reader's language. Ends the process."""
+    try:
+        code = command(prog_name=prog_name, standalone_mode=False)
+    except typer.Abort:
+        raise SystemExit(1) from None
+    except _WRONG_USAGE as error:
+        context = error.ctx
+        lines = [] if context is None else [context.get_usage(), f"{context.command_path} -h 显示帮助", ""]
+        sys.stderr.write("\n".join([*lines, f"错误：{escape.block(_fault(error.format_message()))}", ""]))
+        raise SystemExit(error.exit_code) from None
+    raise SystemExit(code or 0)
+
+
+def _fault(text: str) -> str:
+    found = ((re.fullmatch(said, text, re.DOTALL), chinese) for said, chinese in _FAULTS)
+    return next((chinese.format(*match.groups()) for match, chinese in found if match), text)
 
 
 def _one(text: str | None) -> str | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import propagate_fakes, real_values
+from ge_converters.base.torch_traces import failing_in_silence
 from ge_graph import escape
 from ge_graph.errors import ConfigError, on_purpose
 from tair_debug import artefacts
@@ -156,9 +157,10 @@ def minify(
     for program in _graphs(subject, backward, dynamic):
         fault = fault_of(program)
         if fault is not None:
-            small = _shrunk(program, fault, fault_of)
-            small, valued = _without_values(small, fault, fault_of)
-            small = _narrowed(small, fault, fault_of)
+            with failing_in_silence():  # what does not fit when it is smaller is not tried further
+                small = _shrunk(program, fault, fault_of)
+                small, valued = _without_values(small, fault, fault_of)
+                small = _narrowed(small, fault, fault_of)
             return Minified(subject.name, fault, small, len(program.calls), valued)
     return Minified(subject.name, None)
 

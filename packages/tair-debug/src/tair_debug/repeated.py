@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.provenance import module_path, readable_path
 from ge_converters.base.torch_compat import real_values
-from ge_converters.base.torch_traces import as_compiled, count_names
+from ge_converters.base.torch_traces import as_compiled, count_names, more_like
 
 KEPT: Final = 3  # the first one, one behind another, and one that shows that the second is no exception
 WEIGHTS: Final = "weights"
@@ -169,6 +169,8 @@ class _Run(TorchFunctionMode):  # type: ignore[misc]  # torch gives it no type
     def __init__(self, model: torch.nn.Module, stack: Stack, inputs: Sequence[torch.Tensor]) -> None:
         self.parts: list[list[Any]] = [[]]
         self._kept: list[torch.Tensor] = []  # so that no two have one id
+        self._kept_before = 0  # of them, those of earlier parts
+        self._makers: dict[int, Callable[[], Any]] = {}  # of results of the second layer, by the step that made them
         self._places: dict[int, tuple[Any, ...]] = {}
         for number, value in enumerate(inputs):
             self._places[id(value)] = ("input", number)
@@ -179,16 +181,42 @@ class _Run(TorchFunctionMode):  # type: ignore[misc]  # torch gives it no type
     def enter(self, *_: Any) -> None:
         """A layer starts."""
         self.parts.append([])
+        self._kept_before = len(self._kept)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         sys.settrace(None)  # what torch does inside is as many calls again, and the same for the same arguments
         try:
             given = (self._form(args), self._form(kwargs or {}))
-            made = func(*args, **(kwargs or {}))
+            make = self._maker(func, given)
+            made = func(*args, **(kwargs or {})) if make is None else make()
+            if len(self.parts) == KEPT:
+                self._remember(made)
             self.parts[-1].append((func, given, self._form(made)))
         finally:
             sys.settrace(self.trace)
         return made
+
+    def _maker(self, func: Any, given: Any) -> Callable[[], Any] | None:
+        """What makes the results of a call in a later layer that the second one made of the same arguments.
+
+        Arguments are the same if all calls before were, so their results look the same, and torch need not be asked.
+        """
+        if len(self.parts) <= KEPT:
+            return None
+        second, step = self.parts[KEPT - 1], len(self.parts[-1])
+        same = step < len(second) and second[step][:2] == (func, given)
+        return self._makers.get(step) if same else None
+
+    def _remember(self, made: Any) -> None:
+        several = type(made) in (list, tuple)
+        values = [*made] if several else [made]
+        if not all(isinstance(v, torch.Tensor) and id(v) not in self._places for v in values):
+            return  # a call that changes what is there, or says something of it
+        makers = [make for v in values if (make := more_like(v)) is not None]
+        if len(makers) == len(values):
+            kind = type(made)
+            again: Callable[[], Any] = (lambda: kind(make() for make in makers)) if several else makers[0]
+            self._makers[len(self.parts[-1])] = again
 
     def _form(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -208,7 +236,8 @@ class _Run(TorchFunctionMode):  # type: ignore[misc]  # torch gives it no type
         place = self._places.get(id(value))
         if place is None:
             self._kept.append(value)
-            place = self._places[id(value)] = ("made", part, len(self.parts[-1]), value.dtype, value.shape)
+            number = len(self._kept) - self._kept_before
+            place = self._places[id(value)] = ("made", part, number, value.dtype, value.shape)
         if place[0] == "own":
             return ("own", place[1] - part, *place[2:])
         return place if place[0] != "made" or place[1] == 0 else ("made", place[1] - part, *place[2:])

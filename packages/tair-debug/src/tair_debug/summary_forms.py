@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +12,7 @@ from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, sentence, shown, table, told
+from tair_debug.terminal import Answer, Detail, reason, sentence, shown, table, told
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,6 +68,12 @@ class Summary(Answer):
         chosen = self.rows if detail.every or detail.sources else [r for r in self.rows if r.status != SUPPORTED]
         if chosen:
             yield to_table(chosen, detail.sources)
+        if not self.ok:
+            yield sentence(
+                "change these calls as their reasons say, register a converter (docs/adding_an_op.md), or run them "
+                'eagerly between GE graphs by config.fallback = "split"',
+                "next: ",
+            )
         if len(chosen) < len(self.rows):
             yield sentence("--all lists the operators")
 
@@ -99,7 +105,7 @@ def to_table(rows: Sequence[TargetRow], sources: bool = False) -> Table:
     cells: list[list[Any]] = []
     for row in sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target)):
         support = shown(ENGLISH[row.status], _STYLES[row.status][0])
-        frequent, why = row.inputs.most_common(1)[0][0], _lines(row.reasons, 2)
+        frequent, why = row.inputs.most_common(1)[0][0], _lines(row.reasons, 2, reason)
         cells.append(
             [row.target, support, str(row.calls), frequent, why, _lines(row.sources, 1) if why or sources else ""]
         )
@@ -107,8 +113,8 @@ def to_table(rows: Sequence[TargetRow], sources: bool = False) -> Table:
     return table(columns, cells)
 
 
-def _lines(counts: Counter[str], most: int = 20) -> str:
-    shown = [f"{n}x {text}" for text, n in counts.most_common(most)]
+def _lines(counts: Counter[str], most: int = 20, told: Callable[[str], str] = str) -> str:
+    shown = [f"{n}x {told(text)}" for text, n in counts.most_common(most)]
     return "\n".join(shown + ([f"… {len(counts) - most} more"] if len(counts) > most else []))
 
 

@@ -21,7 +21,14 @@ from ge_converters.base.torch_compat import (
     run_aot,
     symbols_of_fake_inputs,
 )
-from ge_converters.base.torch_traces import Compilation, breaks_of_graphs, compilations, unbroken
+from ge_converters.base.torch_traces import (
+    Compilation,
+    breaks_of_graphs,
+    compilations,
+    failed_operator,
+    failing_in_silence,
+    unbroken,
+)
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated
@@ -127,7 +134,7 @@ def run_with(
             tracing=KeepWhole(),
         )
 
-    with torch.enable_grad() if backward else torch.no_grad():
+    with torch.enable_grad() if backward else torch.no_grad(), failing_in_silence():
         model = torch.compile(subject.model, backend=backend, dynamic=dynamic, fullgraph=stack is not None)
         result = model(*subject.args, **subject.kwargs)
         if backward:
@@ -316,10 +323,20 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
     if not subject.args and not subject.kwargs and isinstance(error, TypeError) and _NO_INPUT in str(error):
         advice = "give its inputs: -i 'float32(4, 8)' once for each, or a factory that returns (model, inputs)"
-    said = (str(error).strip().splitlines() or [""])[0]
+    raised: BaseException = error
+    where, failed = "", failed_operator(error)
+    if failed is not None:
+        raised, frame = failed
+        if frame is not None:
+            where = escape.line(f"{frame.filename}:{frame.lineno} in {frame.name}, {(frame.line or '').strip()}", 500)
+        if not type(raised).__module__.startswith("torch."):  # of sizes and types; torch's own are of missing values
+            inputs = ", ".join(f"{str(v.dtype)[6:]}{tuple(v.shape)}" for v in _tensors((subject.args, subject.kwargs)))
+            advice = f"give inputs of other sizes or types: the model was given {inputs or 'none'}"
+    said = (str(raised).strip().splitlines() or [""])[0]
     return ConfigError(
         "GE1047",
-        f"{subject.name}: tracing the model raised {type(error).__name__}: {escape.line(said, 500)}",
+        f"{subject.name}: tracing the model raised {type(raised).__name__}: {escape.line(said, 500)}",
+        where=where,
         next=advice,
     )
 

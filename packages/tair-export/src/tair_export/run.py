@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, Final
 
 import numpy as np
-import typer
 
+from ge_graph.command_line import CommandParser, told
 from ge_graph.errors import GeError
 from ge_graph.escape import block, line
 from ge_graph.files import read_plain
 from ge_graph.ir import Graph
 from tair_export import measure
-from tair_export.archive import Archive, Authenticate, Verify, open_archive
+from tair_export.archive import Archive, Authenticate, open_archive
 from tair_export.foreign import contract_of, read_air
 from tair_export.load import CompiledModel, read_graph
 from tair_export.manifest import SUFFIX
@@ -26,106 +27,133 @@ from tair_export.signature import Record, Signature, describe, describe_output
 from tair_export.signing import KEY_BYTES, signed_by
 from tair_export.tensors import read_npy
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-_ArchiveArg = Annotated[
-    Path, typer.Argument(metavar="ARCHIVE", help="Folder or graph file of save_graph or dynamo_export.")
-]
-_Inputs = Annotated[
-    list[str] | None,
-    typer.Option("--inputs", "-i", help="FILE.npy in order, or NAME=FILE.npy, or NAME=NUMBER; repeat for each input."),
-]
-_Rest = Annotated[list[str] | None, typer.Argument(hidden=True)]
+_USAGE: Final = """tair-run ARCHIVE --info
+       tair-run ARCHIVE -i x.npy -i y.npy -o results
+       tair-run ARCHIVE --random --size s0=128 --iterations 100 --json
+       torchrun --nproc-per-node 8 --no-python tair-run ARCHIVE -i 'x{rank}.npy' -o results"""
+_COUNTED: Final = (("random", "size", "below", "seed"), ("iterations", "warm_up"))  # options that need the first one
 
 
-@app.command()
-def command(
-    archive: _ArchiveArg,
-    rest: _Rest = None,
-    inputs: _Inputs = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the results, output_<n>.npy.")
-    ] = None,
-    info: Annotated[
-        bool, typer.Option("--info", help="Print signature, operators, sizes and versions; run nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verify: Annotated[
-        str, typer.Option(help="full, auto, fast or sizes: how much to compare with the checksums.")
-    ] = "full",
-    device: Annotated[str | None, typer.Option(help="Device type to run on.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Which rank's files, where several processes saved.")] = None,
-    key: Annotated[
-        list[Path] | None,
-        typer.Option(help="Public Ed25519 key, PEM: only archives that it has signed; repeat for several keys."),
-    ] = None,
-    signed_for: Annotated[
-        str | None, typer.Option(help="The text that the archive must have been signed for, with --key.")
-    ] = None,
-    random: Annotated[bool, typer.Option("--random", help="Run on random inputs, in the place of files.")] = False,
-    size: Annotated[
-        list[str] | None, typer.Option(help="With --random: NAME=NUMBER of a size that may change; repeat it.")
-    ] = None,
-    below: Annotated[
-        int | None, typer.Option(min=1, help="With --random: whole numbers are less than this, by default 2.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="With --random: equal seeds give equal inputs, by default 0.")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(min=1, help="Measure so many runs, and print times, no results.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a process of several waits for another.")] = 300,
-    warm_up: Annotated[
-        int | None, typer.Option(min=0, help="With --iterations: runs before them that do not count, by default 3.")
-    ] = None,
-) -> None:
-    """Run a saved graph on arrays, measure it, or describe it.
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "tair-run",
+        usage=_USAGE,
+        description="Run a saved graph on arrays, measure it, or describe it.",
+        epilog="Where several processes saved a graph with collectives, each of as many processes runs the graph of "
+        "its rank: {rank} in an input is its number, and its results are in rank_<r>. Exit codes: 0 all well, 1 "
+        "failure, 2 wrong usage.",
+    )
+    add = parser.add_argument
+    add("archive", metavar="ARCHIVE", type=Path, help="folder or graph file of save_graph or dynamo_export")
+    add("rest", metavar="INPUT", nargs="*", help="as --inputs")
+    add(
+        "--inputs",
+        "-i",
+        action="append",
+        default=[],
+        metavar="INPUT",
+        help="FILE.npy in order, or NAME=FILE.npy, or NAME=NUMBER; repeat for each input",
+    )
+    add("--output", "-o", type=Path, metavar="FOLDER", help="folder for the results, output_<n>.npy")
+    add("--info", action="store_true", help="print signature, operators, sizes and versions; run nothing")
+    add("--json", action="store_true", dest="as_json", help="print JSON")
+    add("--verify", default="full", metavar="MODE", help="full, auto, fast or sizes: how much is compared")
+    add("--device", metavar="TYPE", help="device type to run on")
+    add("--rank", type=int, metavar="NUMBER", help="which rank's files, where several processes saved")
+    add(
+        "--key",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PEM",
+        help="public Ed25519 key: only archives that it has signed; repeat for several keys",
+    )
+    add("--signed-for", metavar="TEXT", help="what the archive must have been signed for, with --key")
+    add("--random", action="store_true", help="run on random inputs, in the place of files")
+    add(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="with --random: value of a size that may change; repeat it",
+    )
+    add("--below", type=_from(1), metavar="NUMBER", help="with --random: whole numbers are less than this (default: 2)")
+    add("--seed", type=_from(0), metavar="NUMBER", help="with --random: equal seeds give equal inputs (default: 0)")
+    add("--iterations", type=_from(1), metavar="NUMBER", help="measure so many runs, and print times, no results")
+    add(
+        "--warm-up",
+        type=_from(0),
+        metavar="NUMBER",
+        help="with --iterations: runs before them that do not count (default: 3)",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="how long a process of several waits for another (default: 300)",
+    )
+    return parser
 
-    tair-run saved --info
-    tair-run saved --inputs x.npy --inputs y.npy --output results
-    tair-run saved --random --size s0=128 --iterations 100 --json
-    torchrun --nproc-per-node 8 --no-python tair-run saved -i 'x{rank}.npy' -o results
 
-    Where several processes saved a graph with collectives, each of as many processes runs the graph of its rank: {rank}
-    in an input is its number, and its results are in rank_<r>.
-    """
-    needs: list[tuple[str, bool, dict[str, Any]]] = [
-        ("--random", random, {"--size": size, "--below": below, "--seed": seed}),
-        ("--iterations", iterations is not None, {"--warm-up": warm_up}),
-    ]
-    which = current() if rank is None else Rank(rank, max(rank + 1, 2))
-    mode = cast(Verify, verify)
+def _from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise ValueError(text)
+        return value
+
+    return number
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """The command. Exit code 0 if all is well, 1 for a failure, 2 for wrong usage."""
     try:
-        for option, there, others in needs:
-            if not there and (idle := [name for name, value in others.items() if value is not None]):
-                raise ValueError(f"{', '.join(idle)} without {option} does nothing")
-        if iterations is not None and output is not None:
-            raise ValueError("--output with --iterations: a measurement writes no results")
-        authenticate = _authenticate(key or (), signed_for)
-        if info and authenticate is None and is_bare(archive):
-            _show(bare(archive), as_json)
-            return
-        if info:
-            _show(summary(open_archive(archive, which, verify=mode, authenticate=authenticate)), as_json)
-            return
-        model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which, authenticate=authenticate)
-        given = [*(inputs or ()), *(rest or ())]
-        if model.groups:
-            given = [text.replace("{rank}", str(which.index)) for text in given]
-        if random:
-            values = _random(model.signature, given, size or (), 2 if below is None else below, seed or 0)
-        else:
-            values = read_inputs(model.signature, given)
-        with model.opened_groups(timeout):
-            if iterations is not None:
-                _show_times(model, values, 3 if warm_up is None else warm_up, iterations, as_json)
-                return
-            result = call(model, values)
-        _report(result, output if output is None or not model.groups else output / which.folder, as_json)
+        given = _parser().parse_intermixed_args(args)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    try:
+        _carry_out(given)
     except (GeError, OSError, ValueError) as error:
-        typer.echo(block(f"tair-run: {error}"), err=True)
-        raise typer.Exit(1) from error
+        sys.stderr.write(block(f"tair-run: {error}") + "\n")
+        return 1
+    return 0
+
+
+def _carry_out(given: argparse.Namespace) -> None:
+    for needed, *others in _COUNTED:
+        idle = ", ".join(f"--{name.replace('_', '-')}" for name in others if getattr(given, name) not in (None, []))
+        if idle and not getattr(given, needed):
+            raise ValueError(told(f"{idle} without --{needed} does nothing"))
+    if given.iterations is not None and given.output is not None:
+        raise ValueError(told("--output with --iterations: a measurement writes no results"))
+    which = current() if given.rank is None else Rank(given.rank, max(given.rank + 1, 2))
+    authenticate = _authenticate(given.key, given.signed_for)
+    if given.info and authenticate is None and is_bare(given.archive):
+        _show(bare(given.archive), given.as_json)
+        return
+    if given.info:
+        archive = open_archive(given.archive, which, verify=given.verify, authenticate=authenticate)
+        _show(summary(archive), given.as_json)
+        return
+    model = CompiledModel.load_graph(
+        given.archive, verify=given.verify, device=given.device, rank=which, authenticate=authenticate
+    )
+    inputs = [*given.inputs, *given.rest]
+    if model.groups:
+        inputs = [text.replace("{rank}", str(which.index)) for text in inputs]
+    if given.random:
+        values = _random(model.signature, inputs, given.size, given.below or 2, given.seed or 0)
+    else:
+        values = read_inputs(model.signature, inputs)
+    with model.opened_groups(given.timeout):
+        if given.iterations is not None:
+            warm_up = 3 if given.warm_up is None else given.warm_up
+            _show_times(model, values, warm_up, given.iterations, given.as_json)
+            return
+        result = call(model, values)
+    output = given.output
+    _report(result, output if output is None or not model.groups else output / which.folder, given.as_json)
 
 
 def _authenticate(keys: Sequence[Path], text: str | None) -> Authenticate | None:
@@ -136,13 +164,9 @@ def _authenticate(keys: Sequence[Path], text: str | None) -> Authenticate | None
     """
     if not keys:
         if text is not None:
-            raise ValueError("--signed-for tells what a signature must be for: give --key as well")
+            raise ValueError(told("--signed-for tells what a signature must be for: give --key as well"))
         return None
     return signed_by(*(read_plain(path, KEY_BYTES) for path in keys), text=text)
-
-
-def main() -> None:
-    app()
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -168,7 +192,7 @@ def read_inputs(contract: Signature, given: list[str]) -> list[Any]:
     left = [n for n in open_names if n not in texts]
     if len(loose) != len(left):
         wanted = ", ".join(describe(i) for i in entries if i.name in left) or "none"
-        raise ValueError(f"{len(loose)} inputs given for {len(left)}: {wanted}")
+        raise ValueError(told(f"{len(loose)} inputs given for {len(left)}: {wanted}"))
     texts.update(zip(left, loose))
     for entry in entries:
         if entry.name in texts:
@@ -179,12 +203,12 @@ def read_inputs(contract: Signature, given: list[str]) -> list[Any]:
 
 def _random(contract: Signature, given: list[str], size: Sequence[str], below: int, seed: int) -> list[Any]:
     if given:
-        raise ValueError(f"--random makes all inputs; {len(given)} are given beside it")
+        raise ValueError(told(f"--random makes all inputs; {len(given)} are given beside it"))
     sizes = {}
     for text in size:
         name, equals, number = text.partition("=")
         if not equals or not number.isdecimal():
-            raise ValueError(f"--size {text}: write NAME=NUMBER")
+            raise ValueError(told(f"--size {text}: write NAME=NUMBER"))
         sizes[name] = int(number)
     return measure.random_inputs(contract, sizes, below, seed)
 
@@ -193,10 +217,10 @@ def _show_times(model: CompiledModel, values: list[Any], warm_up: int, iteration
     run = prepared(model, values)
     found = measure.described(measure.times(run, warm_up=warm_up, iterations=iterations), warm_up)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        _print(json.dumps(found, indent=1))
         return
     for name, value in found.items():
-        typer.echo(line(f"{name:<16} {value:.3f}" if isinstance(value, float) else f"{name:<16} {value}"))
+        _print(line(f"{name:<16} {value:.3f}" if isinstance(value, float) else f"{name:<16} {value}"))
 
 
 def call(model: CompiledModel, leaves: list[Any]) -> Any:
@@ -245,10 +269,10 @@ def _report(result: Any, folder: Path | None, as_json: bool) -> None:
             row["value"] = value
         rows.append(row)
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        _print(json.dumps(rows, indent=1))
         return
     for row in rows:
-        typer.echo(line("  ".join(f"{k}={v}" if k != "name" else f"{v}:" for k, v in row.items())))
+        _print(line("  ".join(f"{k}={v}" if k != "name" else f"{v}:" for k, v in row.items())))
 
 
 # --- describing ------------------------------------------------------------------------------------------------------
@@ -259,20 +283,27 @@ def summary(archive: Archive) -> dict[str, Any]:
     graph, contract = read_graph(archive)
     manifest = archive.manifest
     sizes = archive.sizes()
-    compared = f"SHA-256 of {len(sizes)} files and of the manifest, all equal" if archive.compared else "not compared"
     return {
         **_described(archive.path, graph, contract),
         "kind": str(manifest.get("kind")),
         "format": manifest["version"],
         "writer": manifest.get("writer"),
         "device": manifest.get("device"),
-        "checksum": compared,
+        "checksum": checksum(archive),
         "states": sorted(map(str, manifest.get("states", {}))),
         "graph_bytes": sizes[manifest["graph"]],
         "weight_files": len(manifest.get("weights", [])),
         "total_bytes": sum(sizes.values()),
         "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
     }
+
+
+def checksum(archive: Archive | None) -> str:
+    """What an archive, or a graph file alone, shows of its integrity."""
+    if archive is None:
+        return "none: a graph file without a manifest cannot show whether it, or its weights, were changed"
+    files = len(archive.sizes())
+    return f"SHA-256 of {files} files and of the manifest, all equal" if archive.compared else "not compared"
 
 
 def _described(path: Path, graph: Graph, contract: Signature) -> dict[str, Any]:
@@ -303,7 +334,7 @@ def bare(path: Path) -> dict[str, Any]:
         "format": "ge.proto",
         "writer": None,
         "device": None,
-        "checksum": "none: a graph file without a manifest cannot show whether it, or its weights, were changed",
+        "checksum": checksum(None),
         "states": [],
         "graph_bytes": size,
         "weight_files": 0,
@@ -314,7 +345,7 @@ def bare(path: Path) -> dict[str, Any]:
 
 def _show(info: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(info, indent=1))
+        _print(json.dumps(info, indent=1))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -324,15 +355,18 @@ def _show(info: dict[str, Any], as_json: bool) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     writer = info["writer"] if isinstance(info["writer"], dict) else {}
+    none = told("none")
+    by = ", ".join(f"{k} {v}" for k, v in sorted(writer.items()))
+    total, graph = f"{info['total_bytes']:,}", f"{info['graph_bytes']:,}"
     rows = {
-        "archive": info["archive"],
-        "checksum": info["checksum"],
-        "format": f"{info['format']}, written by {', '.join(f'{k} {v}' for k, v in sorted(writer.items()))}",
-        "inputs": "\n".join(info["inputs"]) or "none",
-        "outputs": "\n".join(info["outputs"]) or "none",
-        "states": "\n".join(info["states"]),
-        "operators": "\n".join(f"{n:>6} {op}" for op, n in info["ops"].items()),
-        "size": f"{info['total_bytes']:,} bytes; graph {info['graph_bytes']:,}, {info['weight_files']} weight files",
+        told("archive"): info["archive"],
+        told("checksum"): told(info["checksum"]),
+        told("format"): told(f"{info['format']}, written by {by}"),
+        told("inputs"): "\n".join(info["inputs"]) or none,
+        told("outputs"): "\n".join(info["outputs"]) or none,
+        told("states"): "\n".join(info["states"]),
+        told("operators"): "\n".join(f"{n:>6} {op}" for op, n in info["ops"].items()),
+        told("size"): told(f"{total} bytes; graph {graph}, {info['weight_files']} weight files"),
     }
     for name, text in rows.items():
         if text:
@@ -340,5 +374,9 @@ def _show(info: dict[str, Any], as_json: bool) -> None:
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 
 _KEY: Final = torch._C.DispatchKey.AutogradPrivateUse1
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _table: ContextVar[Mapping[Any, Callable[..., Any]] | None] = ContextVar("_table", default=None)
 
 
@@ -46,7 +47,13 @@ def _found(_: str) -> list[Any]:
 def decomposition_rules() -> dict[Any, Callable[..., Any]]:
     """For a table of decompositions: each of them by what torch composes it of on CPU tensors."""
     composites = device_composites()
-    return {**{op: op.decompose for op in composites}, **_by_device()} if composites else {}
+    return {**{op: _composed(op) for op in composites}, **_by_device()} if composites else {}
+
+
+def _composed(op: Any) -> Callable[..., Any]:
+    """What ``op.decompose`` calls now: torch.export puts the rule in its place, where it would call itself."""
+    kernel = op.py_kernels.get(_COMPOSITE)
+    return kernel if callable(kernel) else functools.partial(op._op_dk, _COMPOSITE)
 
 
 def _by_device() -> dict[Any, Callable[..., Any]]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,14 +70,66 @@ def unbroken() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_compiled() -> Iterator[None]:
-    """Inside, ``torch.compiler.is_compiling()`` is true, and kernels fail on tensors without data in silence."""
+    """Inside, ``torch.compiler.is_compiling()`` is true, and operators fail on tensors without data in silence."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        with failing_in_silence():
+            yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+@contextlib.contextmanager
+def failing_in_silence() -> Iterator[None]:
+    """Inside, an operator that fails on tensors without data raises, and torch logs no traceback of it."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, silent = torch.compiler._is_compiling_flag, log.disabled
-    torch.compiler._is_compiling_flag, log.disabled = True, True
+    before, log.disabled = log.disabled, True
     try:
         yield
     finally:
-        torch.compiler._is_compiling_flag, log.disabled = before, silent
+        log.disabled = before
+
+
+def failed_operator(error: BaseException) -> tuple[BaseException, Any] | None:
+    """What an operator raised while dynamo traced it, and the innermost frame that is not torch's, or its last one.
+
+    None for another error.
+    """
+    from torch._dynamo.exc import TorchRuntimeError
+
+    if not isinstance(error, TorchRuntimeError):
+        return None
+    inner: BaseException = error
+    while type(inner).__module__.startswith("torch._dynamo") and (inner.__cause__ or inner.__context__):
+        inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
+    frames = [*reversed(error.real_stack or ())]
+    own = os.path.dirname(torch.__file__) + os.sep
+    return inner, next((f for f in frames if not f.filename.startswith(own)), frames[0] if frames else None)
+
+
+def more_like(value: torch.Tensor) -> Callable[[], torch.Tensor] | None:
+    """Makes more tensors without data that look like one, without asking torch's operator for them.
+
+    None for a tensor that no fake mode made, whose value is known, whose sizes are symbols, or which shows another one
+    in a way that its sizes and strides do not tell.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if (
+        type(value) is not FakeTensor
+        or value.layout is not torch.strided
+        or any(type(n) is not int for n in (*value.shape, *value.stride()))
+        or (value.constant, value.real_tensor) != (None, None)
+        or value.requires_grad
+        or value.is_conj()
+        or value.is_neg()
+    ):
+        return None
+    mode, device = value.fake_mode, value.device
+    with torch.utils._python_dispatch._disable_current_modes():
+        bare = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return lambda: FakeTensor(mode, bare, device)
 
 
 def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, int]) -> None:
@@ -100,3 +153,24 @@ def view_copies() -> dict[Any, Any]:
         if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
             found[made] = view
     return found
+
+
+class _FirstOfEach(dict[Any, Any]):
+    """What is there stays."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.setdefault(key, value)
+
+
+def keep_first_symbols() -> None:
+    """In a trace that goes on, a symbol stays the size of the input that it was first seen in.
+
+    torch's tracer remembers for each symbol the last number equal to it, which may be ``sym_max(s, 1)``. It then looks
+    for the operand of that maximum under the same symbol if it has not seen it, and so without end. Sizes of DTensors
+    are such operands.
+    """
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    tracer = getattr(mode, "tracer", None)
+    known = getattr(tracer, "sympy_expr_tracker", None)
+    if type(known) is dict:
+        tracer.sympy_expr_tracker = _FirstOfEach(known)  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from ge_converters.base.errors import LoweringError
 from ge_converters.base.operators import aten
 from ge_converters.base.torch_compat import below_autograd, from_data, native_pad, resized_sizes
+from ge_converters.base.torch_traces import keep_first_symbols
 from ge_converters.decompose import flex_attention, tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
@@ -262,6 +263,7 @@ class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
         self._sparse_gradients = sparse_gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keep_first_symbols()
         if func in (F.embedding, F.embedding_bag) and not self._sparse_gradients:
             _dense_gradient(func, args, kwargs or {})
         if func in _GATHERS and not self._sparse_gradients:

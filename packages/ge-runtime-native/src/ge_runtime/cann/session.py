@@ -202,15 +202,23 @@ def _open(options: Mapping[Any, Mapping[str, str]], device: int) -> Session:
 
 def _default_device() -> int:
     npu = getattr(sys.modules.get("torch"), "npu", None) if "torch_npu" in sys.modules else None
+    if npu is None or "ASCEND_DEVICE_ID" in os.environ:
+        return named_device() or 0
+    return int(npu.current_device())
+
+
+def named_device() -> int | None:
+    """The device that ``ASCEND_DEVICE_ID`` names, else ``LOCAL_RANK``; None without both.
+
+    Errors: EngineError GE4007 if it is no number.
+    """
     for variable in ("ASCEND_DEVICE_ID", "LOCAL_RANK"):
         named = os.environ.get(variable)
         if named is not None and not named.isdecimal():
             raise errors.bad_option(variable, named, "the number of a device")
         if named is not None:
             return int(named)
-        if npu is not None:
-            return int(npu.current_device())
-    return 0
+    return None
 
 
 def _facts() -> DeviceFacts:

@@ -46,8 +46,8 @@ def group_of(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterator[None]:
-    """Inside, the groups of a graph exist: those that torch.distributed does not have are made, with gloo.
+def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float, backend: str = "gloo") -> Iterator[None]:
+    """Inside, the groups of a graph exist: those that torch.distributed does not have are made.
 
     Every process of a group has to come. Processes find each other as torchrun says, by RANK, WORLD_SIZE, MASTER_ADDR
     and MASTER_PORT, where torch.distributed is not initialised already.
@@ -55,6 +55,7 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
     Args:
         groups: Name to its ranks, in order.
         seconds: How long one process waits for another, here and in each collective.
+        backend: Of torch.distributed, for what is made.
 
     Errors: EngineError GE4011 if the processes do not find each other.
     """
@@ -63,7 +64,7 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
     found: dict[str, Any] = {}
     find, own = found.get, not dist.is_initialized()
     try:
-        _make_groups(groups, timedelta(seconds=seconds), found)
+        _make_groups(groups, timedelta(seconds=seconds), backend, found)
         finders.append(find)
         yield
     finally:
@@ -73,19 +74,21 @@ def opened_groups(groups: Mapping[str, Sequence[int]], seconds: float) -> Iterat
             dist.destroy_process_group()
 
 
-def _make_groups(groups: Mapping[str, Sequence[int]], timeout: timedelta, found: dict[str, Any]) -> None:
+def _make_groups(groups: Mapping[str, Sequence[int]], timeout: timedelta, backend: str, found: dict[str, Any]) -> None:
     name = _WORLD
     try:
         if not dist.is_initialized():
             alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-            dist.init_process_group("gloo", timeout=timeout, **alone)
+            dist.init_process_group(backend, timeout=timeout, **alone)
         everyone = tuple(range(dist.get_world_size()))
         # in one order on all processes, so that none waits for one that waits for it
         for name, ranks in sorted(groups.items(), key=lambda pair: (tuple(pair[1]), pair[0])):
             if tuple(ranks) == everyone:
                 found[name] = dist.group.WORLD
             elif _ranks_of(name) != tuple(ranks):
-                found[name] = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+                found[name] = dist.new_group(
+                    list(ranks), timeout=timeout, backend=backend, use_local_synchronization=True
+                )
     except (RuntimeError, ValueError) as error:
         raise errors.no_group(name, f"it cannot be made: {error}") from error
 

@@ -615,14 +615,15 @@ class Pipeline(FxProgress):
             executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.id, engine)
-            run = records.with_graph_runs(boxed_run(executable, guarded=self.job.guarded), number, lowered.graph.name)
-            call, source = bind(lowered, run, engine.name, body.plan)
+            run = boxed_run(executable, guarded=self.job.guarded)
+            telling = records.telling(number, lowered.graph.name, self._label)
+            call, source = bind(lowered, run, engine.name, body.plan, telling)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
             for observer in self.observers:
                 observer.output_code(self.id, text)
-        return boxed(records.with_runs(call, self._label))
+        return boxed(call)
 
     def _numerics(self, engine: Any) -> Mapping[str, str]:
         """Whose rounding the embedded engine shows; a device has its own."""

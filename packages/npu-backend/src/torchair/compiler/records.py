@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ge_converters.base.torch_compat import profiling
 from torchair.config.log import EVENT_LEVEL, logger
+from torchair.runtime.executable import Call, Telling
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
 
 _native: Final = logging.getLogger("ge_runtime.session")
-Call = Callable[[list[Any]], Any]
 
 
 def compiler_inputs(label: str, example_inputs: Sequence[Any]) -> None:
@@ -110,6 +111,15 @@ def with_graph_runs(run: Call, graph_id: int, name: str) -> Call:
         return outputs
 
     return told
+
+
+def telling(graph_id: int, name: str, label: str) -> Telling:
+    """Who is told of a graph's runs: the two logs, and ``torch.profiler``."""
+    return Telling(
+        questions=((profiling, ()), (logger.isEnabledFor, (logging.DEBUG,)), (_native.isEnabledFor, (logging.INFO,))),
+        graph=functools.partial(with_graph_runs, graph_id=graph_id, name=name),
+        call=functools.partial(with_runs, label=label),
+    )
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -135,6 +135,8 @@ class TracedGraph:
             self._behind("inputs that share memory")
             return compiled
         direct: Callable[..., Any] | None = None
+        whole: Callable[[list[Any]], Any] | None = None
+        count = 0
         conditions: list[Any] = []
         try:
             conditions = self._watch.conditions() if self._stored is not None else []
@@ -142,18 +144,27 @@ class TracedGraph:
             self._not_stored(str(error))
 
         def run(*flat: Any) -> Any:
-            nonlocal direct
+            nonlocal direct, whole, count
+            if whole is not None:
+                return whole(list(flat))[:count]
             if direct is not None:
                 return direct(*flat)
             result = compiled(*flat)
-            direct = self._first(flat, conditions) or compiled
+            order = self._first(flat, conditions)
+            if order is None or self._call is None:
+                direct = compiled
+            elif order == list(range(len(order))):
+                whole, count = self._call, self._count  # the usual case, without a function between
+            else:
+                direct = _outer(self._call, order, self._count)
             return result
 
         return run
 
-    def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
-        """After the first run: write the entry, and say how to call the graph directly; None if there is no way."""
-        call, inner, self._inner, self._open = self._call, self._inner, [], False
+    def _first(self, flat: Sequence[Any], conditions: list[Any]) -> list[int] | None:
+        """After the first run: write the entry, and say which argument is which input of the graph; None if that has no
+        answer."""
+        inner, self._inner, self._open = self._inner, [], False
         order = order_of(inner, flat) if inner or not flat else None
         if order is None:
             self._behind("inputs that are made anew in each call")
@@ -163,7 +174,7 @@ class TracedGraph:
             stored.contract = Contract(conditions, self._device, order, len(flat), self._count)
             self.entry.save(stored, say=self._say)
             self._later = None
-        return None if call is None else _outer(call, order, self._count)
+        return order
 
     def _behind(self, why: str) -> None:
         """AOTAutograd's wrapper stays."""

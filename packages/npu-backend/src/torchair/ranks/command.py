@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ge_graph import escape
+from ge_graph import escape, messages
 from ge_graph.command_line import CommandParser
 from ge_graph.errors import GeError
 from tair_debug import artefacts, models
-from tair_debug.terminal import answer, console, say
+from tair_debug.terminal import answer, console, say, told
 from torchair.ranks import programs, report
 from torchair.ranks.problems import bad, listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
@@ -124,15 +124,17 @@ def _page(given: argparse.Namespace, found: RanksReport) -> list[str]:
 def _show(given: argparse.Namespace, found: RanksReport, written: Sequence[str]) -> None:
     for fault in found.faults:
         where = f"\n  at {escape.line(fault.source)}" if fault.source else ""
-        say(f" {escape.line(fault.what)}{where}", f"[{fault.code}]", "red")
+        what = escape.line(messages.said(fault.code, fault.what))
+        say(f" {what}{where}", f"[{fault.code}]", "red")
     if found.ok:
         say(
             f"; largest difference {found.worst:.1e} of the largest element",
             f"{found.ranks} ranks agree with the whole model",
             "green",
         )
-    saved = f"{found.kept / 2**20:.1f} MB of parameters in memory for {found.held / 2**20:.1f} MB of all ranks"
-    graphs = f"{found.graphs} graphs, {found.distinct} that differ, {found.traced} traced"
+    kept, held = f"{found.kept / 2**20:.1f}", f"{found.held / 2**20:.1f}"
+    saved = told(f"{kept} MB of parameters in memory for {held} MB of all ranks")
+    graphs = told(f"{found.graphs} graphs, {found.distinct} that differ, {found.traced} traced")
     say(f"{graphs}; {len(found.log)} collectives; {saved}")
     if given.report:
         for ranks, rows in report.lanes(found):

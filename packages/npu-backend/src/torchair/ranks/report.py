@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import escape
 from tair_debug.graph_page import render
-from tair_debug.terminal import table
+from tair_debug.terminal import table, told
 from torchair.ranks.exchange import Exchanged
 from torchair.ranks.plans import Planned
 from torchair.ranks.relations import Mesh
@@ -138,7 +138,7 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
                 group,
                 moved,
                 escape.line(f"{r['source']}: {r['code']}" if r["source"] else r["module"]),
-                during or (f"nothing; could: {could}" if could else "nothing"),
+                during or told(f"nothing; could: {could}" if could else "nothing"),
             ]
         )
     head = ("graph.number", "collective", "group", "bytes out / in", "your line", "computes meanwhile")

@@ -8,7 +8,10 @@ memory order a result must have. A call runs straight through.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +24,7 @@ from torchair.runtime.views import View, ViewPlan
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
 
+Call = Callable[[list[Any]], Any]
 _CONVERSIONS: dict[type, Callable[..., Any]] = {int: int, float: float, bool: bool}
 
 
@@ -53,30 +57,37 @@ def laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 class _Writer:
     """Builds the function; what is neither a number nor a value of the call stands behind a name."""
 
-    def __init__(self, lowered: Lowered, plan: ViewPlan, run: Callable[..., Any]) -> None:
+    def __init__(self, lowered: Lowered, plan: ViewPlan, run: Call, placed: Callable[[], None]) -> None:
         self.lowered = lowered
         self.plan = plan
         self.run = run
+        self.placed = placed
         self.names = build.Names()
         self.lines: list[tuple[ast.stmt, str]] = []
         self.taken: dict[int, tuple[int, Any]] = {}
         self.local: dict[Any, str] = {}
 
-    def program(self) -> build.Program:
+    def program(
+        self, questions: Sequence[tuple[Callable[..., bool], tuple[int, ...]]], told: Call | None
+    ) -> build.Program:
+        """The function; one that asks the questions first, and lets ``told`` make the call if an answer is yes."""
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}
         args = build.name("args")
+        if questions and told is not None:
+            asked = [self._call(ask, *map(build.constant, given)) for ask, given in questions]
+            self.lines.append((build.guard(asked, build.give(self._call(told, args, shown="told"))), ""))
         for i in sorted(needed):
             self._assign(f"a{i}", build.item(args, build.constant(i)))
         # neither list may keep an argument alive that the engine has done with: the engine empties the one it is given
         order = [b.fx_index for b in lowered.inputs]
         if order == list(range(lowered.placeholders)):
-            self._assign("results", self._call(self.run, args, shown="run"))
+            self._run(args)
         else:
             self._assign("inputs", build.sequence([build.item(args, build.constant(i)) for i in order], as_list=True))
             self._do(build.call(build.attribute(args, "clear"), ()))
-            self._assign("results", self._call(self.run, build.name("inputs"), shown="run"))
+            self._run(build.name("inputs"))
         for m in lowered.mutations:
             self._do(build.call(build.attribute(build.name(f"a{m.fx_index}"), "copy_"), [_entry(m.ge_index)]))
         for i, (binding, value) in enumerate(zip(lowered.outputs, self.plan.returned, strict=True)):
@@ -88,6 +99,11 @@ class _Writer:
             self.local[view.node] = f"v{i}"
         self.lines.append((build.give(self._returned()), ""))
         return build.Program("call", ["args"], self.lines, self.names)
+
+    def _run(self, inputs: ast.expr) -> None:
+        results = build.assign("results", self._call(self.run, inputs, shown="run"))
+        error = self.names.bind(GeError, "GeError", "k")
+        self.lines.append((build.otherwise(results, error, build.do(self._call(self.placed))), ""))
 
     def _assign(self, name: str, value: ast.expr) -> None:
         self.lines.append((build.assign(name, value), ""))
@@ -154,31 +170,53 @@ def _entry(index: int) -> ast.expr:
     return build.item(build.name("results"), build.constant(index))
 
 
-def bind(
-    lowered: Lowered, run: Callable[[list[Any]], list[Any]], engine: str, plan: ViewPlan
-) -> tuple[Callable[[list[Any]], Any], str]:
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Who is told of each run, if anybody listens.
+
+    Attributes:
+        questions: Whether somebody does: a function and its arguments each, asked in every call.
+        graph: Makes a run of the graph that tells of itself.
+        call: Makes a call that tells of its arguments.
+    """
+
+    questions: Sequence[tuple[Callable[..., bool], tuple[int, ...]]]
+    graph: Callable[[Call], Call]
+    call: Callable[[Call], Call]
+
+
+def bind(lowered: Lowered, run: Call, engine: str, plan: ViewPlan, telling: Telling | None = None) -> tuple[Call, str]:
     """The function that runs a compiled graph, and its text.
 
     Args:
         run: Runs the graph on a list of its inputs, which it empties.
         engine: Name of the engine, for errors.
         plan: What the caller expects of the graph's results.
+        telling: Who wants to know of the runs. As long as nobody does, a call costs the questions.
 
     Returns:
         A function of one list of arguments, which it empties, and its text for people.
     """
-    made = _Writer(lowered, plan, _with_context(run, lowered.graph.name, engine)).program()
-    return made.function, made.source
+    where = f"graph '{lowered.graph.name}' on engine '{engine}'"
 
+    def placed() -> None:
+        """Say of an error of the engine that is being handled where it happened."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, GeError) or error.where:
+            raise
+        raise EngineError(error.code, error.what, where=where, next=error.next) from error
 
-def _with_context(run: Callable[[list[Any]], list[Any]], graph: str, engine: str) -> Callable[[list[Any]], list[Any]]:
-    def contextual(inputs: list[Any]) -> list[Any]:
-        try:
-            return run(inputs)
-        except GeError as error:
-            if error.where:
-                raise
-            where = f"graph '{graph}' on engine '{engine}'"
-            raise EngineError(error.code, error.what, where=where, next=error.next) from error
+    def written(run: Call, told: Call | None) -> build.Program:
+        asked = () if telling is None or told is None else telling.questions
+        return _Writer(lowered, plan, run, placed).program(asked, told)
 
-    return contextual
+    if telling is None:
+        quiet = written(run, None)
+        return quiet.function, quiet.source
+
+    @functools.cache
+    def loud() -> Call:
+        return telling.call(written(telling.graph(run), None).function)
+
+    quiet = written(run, lambda args: loud()(args))
+    return quiet.function, quiet.source
