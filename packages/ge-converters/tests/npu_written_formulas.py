@@ -174,7 +174,11 @@ def _quantised() -> list[Case]:
             dynamic=False,
         ),
         Case(
-            "npu_swiglu_mx_quant_with_dual_axis", gated_along_both, lambda d: call(rand(64, 256).to(d), scale_alg=0), (BF16,), dynamic=False
+            "npu_swiglu_mx_quant_with_dual_axis",
+            gated_along_both,
+            lambda d: call(rand(64, 256).to(d), scale_alg=0),
+            (BF16,),
+            dynamic=False,
         ),
         Case(
             "_npu_swiglu_backward_mx_quant_with_dual_axis",
@@ -192,7 +196,15 @@ def _quantised() -> list[Case]:
 
 
 def stepped(
-    tokens: Tensor, new: Tensor, places: Tensor, lengths: Tensor, slots: Tensor, pages: Tensor, _: int, n: int, size: int
+    tokens: Tensor,
+    new: Tensor,
+    places: Tensor,
+    lengths: Tensor,
+    slots: Tensor,
+    pages: Tensor,
+    _: int,
+    n: int,
+    size: int,
 ) -> None:
     for i in range(0 if fake(tokens) else n):
         place = int(lengths[i])
@@ -281,7 +293,12 @@ def _serving() -> list[Case]:
         Case(f"{layer}_functional", into_copied_tiles, _layer, HALVES, dynamic=False),
         Case(f"{layer}_functional", into_copied_tiles, lambda d: _layer(d, True), (F16,), tag="bytes", dynamic=False),
         Case(
-            "npu_mhc_sinkhorn", doubly_stochastic, lambda _: call(rand(3, 4, 4), num_iters=3), ONLY, outputs=(0,), dynamic=False
+            "npu_mhc_sinkhorn",
+            doubly_stochastic,
+            lambda _: call(rand(3, 4, 4), num_iters=3),
+            ONLY,
+            outputs=(0,),
+            dynamic=False,
         ),
     ]
 
@@ -372,8 +389,19 @@ def _others() -> list[Case]:
     region = torch.tensor([[[0.0], [0], [0], [7], [7]]])
     return [
         Case("npu_moe_token_permute_with_routing_map_grad", permuted_back, by_map, (F32, BF16), dynamic=False),
-        Case("npu_masked_fill_range", filled_ranges, lambda d: call(rand(4, 4).to(d), *ranges, rand(2).to(d), 1), (F32, F16)),
-        Case("npu_anchor_response_flags", cells_with_boxes, lambda _: call(boxes.clone(), [6, 5], [2, 2], 3), ONLY, dynamic=False),
+        Case(
+            "npu_masked_fill_range",
+            filled_ranges,
+            lambda d: call(rand(4, 4).to(d), *ranges, rand(2).to(d), 1),
+            (F32, F16),
+        ),
+        Case(
+            "npu_anchor_response_flags",
+            cells_with_boxes,
+            lambda _: call(boxes.clone(), [6, 5], [2, 2], 3),
+            ONLY,
+            dynamic=False,
+        ),
         Case(
             "npu_ps_roi_pooling_backward",
             pooled_back,

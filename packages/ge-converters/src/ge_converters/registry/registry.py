@@ -99,7 +99,7 @@ class Registry:
         self._left_out: dict[str, LeftOut] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
-        self.formulas: dict[str, Callable[..., Any]] = {}  # of ops that are decomposed, by name; ``Declined`` says why not
+        self.formulas: dict[str, Callable[..., Any]] = {}  # of decomposed ops, by name; ``Declined`` says why not
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def _pooled_back(
 
 def _sums(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Two numbers a channel."""
-    return tuple(input.new_empty([input.shape[1]], dtype=torch.float32) for _ in range(2))  # type: ignore[return-value]
+    return tuple(input.new_empty([input.shape[1]], dtype=torch.float32) for _ in range(2))
 
 
 def _both_axes(x: Tensor, dst_type: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -22,7 +22,7 @@ from torchair.runtime.host_tasks import NpuTasks, StepNumbers
 Program = Callable[[list[Any]], Any]
 Told = Callable[[int, Callable[[str], Any]], None]
 _NOT_CAPTURED = ("error code is 107030", "during NPU graph capture")
-"""What torch_npu says of a call that waits for the device while a stream is captured, and of an older kind of launch."""
+"""What torch_npu says of a call that waits while a stream is captured, and of an older kind of launch."""
 
 
 class Recording(Protocol):

@@ -46,9 +46,7 @@ KINDS: Final = {
         "_amp_foreach_non_finite_check _npu_silent_check _npu_silent_check_v2 _npu_silent_check_v3 "
         "_npu_matmul_abft_verify attention_worker_scheduler_ ffn_worker_scheduler_"
     ),
-    _UNSAID + "use torch.softmax": (
-        "npu_attn_softmax_ npu_attn_softmax_backward_"
-    ),
+    _UNSAID + "use torch.softmax": ("npu_attn_softmax_ npu_attn_softmax_backward_"),
     "its random numbers are the device's own, and nothing proves a converter; use torch.nn.functional.dropout, "
     "torch.rand or torch.empty_like(x).exponential_()": (
         "_dropout_with_byte_mask dropout_with_byte_mask _npu_dropout _npu_dropout_gen_mask.Tensor npu_dropout_gen_mask "
@@ -71,9 +69,7 @@ KINDS: Final = {
         "npu_nms_rotated npu_nms_with_mask npu_rotated_box_decode npu_rotated_box_encode "
         "npu_rotated_iou npu_rotated_overlaps npu_sub_sample npu_yolo_boxes_encode"
     ),
-    _OPEN + _EAGER: (
-        "npu_ifmr npu_normalize_batch npu_stride_add npu_weight_quant_preprocess"
-    ),
+    _OPEN + _EAGER: ("npu_ifmr npu_normalize_batch npu_stride_add npu_weight_quant_preprocess"),
     "its mask of what a process holds is packed in bits in an order that is not documented; use "
     "torch.nn.functional.linear and cross_entropy": (
         "npu_fused_linear_online_max_sum npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
@@ -90,9 +86,7 @@ KINDS: Final = {
         "npu_nsa_select_attention_grad npu_nsa_select_attention_infer npu_quant_fusion_attention "
         "npu_quant_fusion_attention_backward npu_sparse_flash_attention_grad stft_backward "
     ),
-    _OPEN + "use npu_swiglu and npu_dynamic_quant or npu_dynamic_mx_quant": (
-        "npu_swiglu_group_quant "
-    ),
+    _OPEN + "use npu_swiglu and npu_dynamic_quant or npu_dynamic_mx_quant": ("npu_swiglu_group_quant "),
 }
 
 # Op: what is missing, and where to go instead.

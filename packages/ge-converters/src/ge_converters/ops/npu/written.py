@@ -15,7 +15,6 @@ import numpy as np
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.compute_types import carrier
-from ge_converters.emit.shapes import shape_operand
 from ge_converters.ops.npu.mapping import Renamed, as_declared, emit, npu_op, register_rows
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -89,10 +88,26 @@ ROWS: Final = {
 
 register_rows("npu", ROWS, __name__, "torch_npu, documentation of the op; GE's operator")
 
-_LAYER: Final = (
-    "qkv q_gamma k_gamma cos sin index q_out k_cache v_cache k_scale v_scale k_offset v_offset qkv_size head_nums "
-    "epsilon cache_mode is_output_qkv"
-).split()
+_LAYER: Final = [
+    "qkv",
+    "q_gamma",
+    "k_gamma",
+    "cos",
+    "sin",
+    "index",
+    "q_out",
+    "k_cache",
+    "v_cache",
+    "k_scale",
+    "v_scale",
+    "k_offset",
+    "v_offset",
+    "qkv_size",
+    "head_nums",
+    "epsilon",
+    "cache_mode",
+    "is_output_qkv",
+]
 
 
 def _qkv(copied: bool, given: Mapping[str, Any], meta_outputs: Any) -> Any:
@@ -195,9 +210,9 @@ def npu_advance_step_flashattn(
     Dtypes: int64.
     Emits:  AdvanceStep.
     """
-    if spec_token is not None or accepted_num is not None:
-        name, value = ("spec_token", spec_token) if spec_token is not None else ("accepted_num", accepted_num)
-        raise Refusal(f"argument '{name}' is a tensor of {value.dtype.name}; leave it out: steps that guess are eager")
+    for name, value in (("spec_token", spec_token), ("accepted_num", accepted_num)):
+        if value is not None:
+            raise Refusal(f"argument '{name}' is a tensor; leave it out, or call the op in eager mode")
     operands = {
         "input_tokens": input_tokens,
         "sampled_token_ids": sampled_token_ids,
@@ -220,7 +235,8 @@ def batch_norm_reduce(input: Tensor, eps: float, *, meta_outputs: Any) -> Any:
     Dtypes: float32, float16; bfloat16 through float32. The results are float32.
     Emits:  BNTrainingReduce.
     """
-    return as_declared(emit("BNTrainingReduce", {"x": cast(input, carrier("BNTrainingReduce", input.dtype))}), meta_outputs)
+    x = cast(input, carrier("BNTrainingReduce", input.dtype))
+    return as_declared(emit("BNTrainingReduce", {"x": x}), meta_outputs)
 
 
 @npu_op("one_.default", "OnesLike")
@@ -254,7 +270,7 @@ def npu_dtype_cast_(input: Tensor, src: Tensor, *, meta_outputs: TensorSpec) -> 
     """
     value = cast(src, input.dtype)
     if src.known_shape is None or src.known_shape != input.known_shape:
-        value = ge.BroadcastTo(value, shape_operand(meta_outputs.size))
+        value = ge.BroadcastTo(value, ge.Shape(input))
     return [value, value]
 
 

@@ -70,7 +70,8 @@ def qkv_rms_norm_rope_cache(
         raise refused(op, f"head_nums {counts} of size {size}, qkv has {qkv.shape[-1]} columns")
     q, k, v = wide(qkv).view(qkv.shape[0], sum(counts), size).split(counts, 1)
     angles = wide(cos).unsqueeze(1), wide(sin).unsqueeze(1)
-    q, k = (_turned(rms_norm_of_rows(x, gamma.float(), epsilon)[0], *angles) for x, gamma in ((q, q_gamma), (k, k_gamma)))
+    normed = (rms_norm_of_rows(x, gamma.float(), epsilon)[0] for x, gamma in ((q, q_gamma), (k, k_gamma)))
+    q, k = (_turned(x, *angles) for x in normed)
     rows = torch.nonzero(index >= 0).squeeze(-1)
     slots = index.long()[rows]
     for value, cache, scale, offset in ((k, k_cache, k_scale, k_offset), (v, v_cache, v_scale, v_offset)):

@@ -248,7 +248,7 @@ def dynamic_block_quant(
     return to_quantised(op, y, dtype, round_mode), scale
 
 
-@kernel("GroupedDynamicBlockQuant", host=("group_list",), source="ops-nn: quant/grouped_dynamic_block_quant, documentation")
+@kernel("GroupedDynamicBlockQuant", host=("group_list",), source="ops-nn: quant/grouped_dynamic_block_quant")
 def grouped_dynamic_block_quant(
     x: Tensor,
     group_list: Tensor,
@@ -296,7 +296,7 @@ def _dual(op: str, y: Tensor, group_index: Tensor | None, code: int, words: tupl
     return *mx(y, dtype, scale_alg, -1), *mx(y, dtype, scale_alg, -2)
 
 
-@kernel("SwigluMxQuantWithDualAxis", source="ops-nn: activation/swiglu_mx_quant_with_dual_axis, its parts' documentation")
+@kernel("SwigluMxQuantWithDualAxis", source="ops-nn: activation/swiglu_mx_quant, quant/dynamic_mx_quant")
 def swiglu_mx_quant_with_dual_axis(
     x: Tensor,
     group_index: Tensor | None = None,

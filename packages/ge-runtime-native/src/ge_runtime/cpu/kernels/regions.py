@@ -163,14 +163,15 @@ def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_di
     pooled = []
     for region in wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist():
         y = maps.new_zeros(output_dim, group_size, group_size)
-        for (i, (h1, h2)), (j, (w1, w2)) in itertools.product(*_cells(region, spatial_scale, group_size, height, width)):
+        cells = itertools.product(*_cells(region, spatial_scale, group_size, height, width))
+        for (i, (h1, h2)), (j, (w1, w2)) in cells:
             if h2 > h1 and w2 > w1:
                 y[:, i, j] = maps[int(region[0]), :, i, j, h1:h2, w1:w2].mean((1, 2))
         pooled.append(y)
     return (torch.stack(pooled) if pooled else maps.new_zeros(0, output_dim, group_size, group_size)).to(x.dtype)
 
 
-@kernel("PSROIPoolingGradV2D", source="ops-cv: objdetect/psroi_pooling_grad_v2_d, documentation of the forward operator")
+@kernel("PSROIPoolingGradV2D", source="ops-cv: objdetect/psroi_pooling_grad_v2_d, of the forward operator")
 def psroi_pooling_grad_v2_d(
     x: Tensor,
     rois: Tensor,
@@ -185,7 +186,8 @@ def psroi_pooling_grad_v2_d(
     maps = torch.zeros(images, output_dim, group_size, group_size, height, width)
     regions = wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist()
     for region, grad in zip(regions, wide(x).view(-1, output_dim, group_size, group_size), strict=True):
-        for (i, (h1, h2)), (j, (w1, w2)) in itertools.product(*_cells(region, spatial_scale, group_size, height, width)):
+        cells = itertools.product(*_cells(region, spatial_scale, group_size, height, width))
+        for (i, (h1, h2)), (j, (w1, w2)) in cells:
             if h2 > h1 and w2 > w1:
                 share = grad[:, i, j] / ((h2 - h1) * (w2 - w1))
                 maps[int(region[0]), :, i, j, h1:h2, w1:w2] += share[:, None, None]
