@@ -48,13 +48,14 @@ def run() -> Callable[..., Any]:
 _single = CpuExecutable.run
 _RUN_ONCE = (
     "test_printing",
+    "test_conformance",
     "test_faults",
     "test_host",
     "test_written_inputs",
     "test_inductor",
     "test_limits",
     "test_profiled_runs",
-)  # a run writes to the terminal or into its inputs, is stopped, or is repeated there
+)  # a run writes to the terminal or into its inputs, is stopped, or is repeated there with other values
 
 
 def _other_values(inputs: Sequence[Any], shift: int) -> list[Any]:

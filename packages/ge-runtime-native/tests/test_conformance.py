@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ge_graph import Graph
+from ge_graph import DataType, Graph, schema
+from ge_graph.schema import PortSchema
 from ge_runtime.api import Capability
 from ge_runtime.conformance import cases, run_conformance
 from ge_runtime.conformance.case import Case
@@ -26,6 +27,53 @@ for _case in cases():
 def test_operator(op: str) -> None:
     wrong = {str(c): text for c in _BY_OP[op] if (text := check_case(CpuEngine(), c))}
     assert not wrong
+
+
+# Element type: what it is in torch, relative and absolute difference to results in float64.
+_TYPES = {"DT_FLOAT16": (torch.float16, 4e-3), "DT_BF16": (torch.bfloat16, 3.2e-2), "DT_DOUBLE": (torch.float64, 1e-6)}
+
+
+def _typed() -> dict[str, Case]:
+    """The first case of each operator whose expected results follow the types of its inputs."""
+    return {c.op: c for c in reversed(list(cases())) if c.typed and "float16" not in c.name}
+
+
+def _as_type(run: Callable[..., Any], case: Case, name: str) -> str:
+    """One run with floats of another type where the port knows it; what is wrong, or nothing."""
+    kind, slack = _TYPES[name]
+
+    def cast(value: Any, port: PortSchema) -> Any:
+        if isinstance(value, tuple):
+            return [cast(v, port) for v in value]
+        if not isinstance(value, np.ndarray):
+            return value
+        tensor = torch.from_numpy(value.copy())
+        return tensor.to(kind) if value.dtype.kind == "f" and DataType[name] in port.domain else tensor
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(wide(v) for v in value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.double().numpy() if value.is_floating_point() else value.numpy()
+
+    operands = [cast(v, p) for v, p in zip(case.inputs, schema.require(case.op).inputs)]
+    results = run(case.op, *operands, **case.attrs, **case.keywords)
+    wanted = [np.asarray(v, np.float64) for v in case.expect(*map(wide, operands))]
+    for got, want in zip(results if isinstance(results, list) else [results], wanted, strict=True):
+        if not np.allclose(wide(got), want, rtol=slack, atol=slack * max(1.0, np.abs(want).max(initial=0))):
+            return f"{name}: {got.tolist()}, expected {want.tolist()}"
+    return ""
+
+
+@pytest.mark.parametrize("op", sorted(_TYPED := _typed()))
+def test_other_element_types(op: str, run: Callable[..., Any]) -> None:
+    """Formulas hold in half types and float64 too, where the first float port knows them."""
+    case, entry = _TYPED[op], schema.require(op)
+    first = [(v[0] if isinstance(v, tuple) else v, p) for v, p in zip(case.inputs, entry.inputs)]
+    port = next((p for v, p in first if isinstance(v, np.ndarray) and v.dtype.kind == "f"), None)
+    names = [name for name in _TYPES if port is not None and DataType[name] in port.domain]
+    assert not [text for name in names if (text := _as_type(run, case, name))]
 
 
 @pytest.mark.parametrize("name", sorted(RULES))

@@ -11,6 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from ge_graph import Graph
+from ge_graph.attrs import Float, ListInt
+from ge_graph.builder import add_node
+from ge_graph.dtypes import DataType
+from ge_runtime.cpu import CpuEngine
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 LIMITS = {F32: 2e-5, F16: 3e-3, BF16: 2e-2}
 
@@ -488,3 +494,15 @@ def test_unsqueeze_places_axes_of_the_result(run, shape, axes):
     got = run("Unsqueeze", x, axes=axes)
     assert tuple(got.shape) == want.shape
     assert np.array_equal(f64(got), want)
+
+
+@pytest.mark.parametrize("dtype", [DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_INT32, DataType.DT_DOUBLE])
+@pytest.mark.parametrize("sizes", [(2, 3), (0,), ()])
+def test_filled_tensors_have_the_type_of_their_edge(dtype, sizes):
+    graph = Graph("filled")
+    attrs = {"value": Float(2.5), "dims": ListInt(sizes)}
+    graph.outputs = list(add_node(graph, "FillV2D", [], attrs, [dtype]).outputs)
+    [got] = CpuEngine().compile(graph, {}).run([])
+    kind = getattr(torch, dtype.torch_name)
+    assert got.dtype is kind
+    assert torch.equal(got, torch.full(sizes, 2.5).to(kind))

@@ -147,3 +147,11 @@ def test_small_ones(run):
     step = run("Heaviside", torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([5.0, 6.0, 7.0]))
     assert step.tolist() == [0.0, 6.0, 1.0]
     assert run("Softshrink", torch.tensor([-1.0, 0.2, 2.0]), lambd=0.5).tolist() == [-0.5, 0.0, 1.5]
+
+
+@pytest.mark.parametrize("size", [(9, 11), (7, 12), (14, 10)])
+def test_cubic_at_pixel_centres_is_tensorflows(run, size):
+    """Coefficient -1/2 and no weight outside: when it enlarges, torch's antialiased cubic has these weights too."""
+    x = rand(2, 3, 7, 10)
+    want = torch.nn.functional.interpolate(x.double(), size, mode="bicubic", antialias=True)
+    close(run("ResizeBicubic", x, list(size), half_pixel_centers=True), want)

@@ -11,7 +11,7 @@ import torch
 
 from ge_graph import schema
 from ge_graph.errors import EngineError
-from ge_runtime.conformance import index_cases
+from ge_runtime.conformance import index_cases, scatter_cases
 from ge_runtime.conformance.case import Case
 from ge_runtime.cpu import CpuEngine
 from ge_runtime.cpu.limits import LIMITS
@@ -226,3 +226,23 @@ def test_a_padded_slot_of_a_paged_cache(run) -> None:
     got = run("ScatterPaKvCache", key, cache, torch.tensor([3, -1, 0], dtype=torch.int32), key, cache.clone())
     for filled in got[:2]:
         assert filled.reshape(4, 2).tolist() == [[5, 6], [0, 0], [0, 0], [1, 2]]
+
+
+def _scattering() -> list[Case]:
+    """The first case of each further operator whose indices are limited, and which of its inputs they are."""
+    first = {case.op: case for case in reversed(list(scatter_cases.cases())) if case.op in LIMITS}
+    return list(first.values())
+
+
+@pytest.mark.parametrize("case", _scattering(), ids=str)
+def test_the_kernels_refuse_indices_outside(case: Case) -> None:
+    at = [p.name for p in schema.require(case.op).inputs].index(LIMITS[case.op].index)
+    graph, fed = case.graph(feed_numbers=False)
+    executable = CpuEngine().compile(graph, {"engine.check": "never"})
+    executable.run(fed)
+    place = next(i for i, value in enumerate(fed) if value is case.inputs[at])
+    for index in (-1000, 1 << 20):
+        bad = np.array(fed[place])
+        bad.reshape(-1)[0] = index
+        with pytest.raises(EngineError):
+            executable.run([*fed[:place], bad, *fed[place + 1 :]])

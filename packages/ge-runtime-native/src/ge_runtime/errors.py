@@ -174,10 +174,12 @@ def device_refused(text: str, graph: Graph | None, others: str = "") -> EngineEr
     if graph is None:
         return _error("GE4020", text)
     text, ours, rest = text.partition("\nNext: ")
-    what = (text if graph.name in text else f"graph '{graph.name}': {text}") + others + ours + rest
+    where = "; ".join(map(origin, nodes_in(text, graph)[:5]))
+    text += others
+    what = text if graph.name in text else f"graph '{graph.name}': {text}"
     if ours:  # an error of ours from under GE has all of it
-        return EngineError("GE4020", what)
-    return _error("GE4020", what, where="; ".join(map(origin, nodes_in(text, graph)[:5])))
+        return EngineError("GE4020", what + ours + rest)
+    return _error("GE4020", what, where=where)
 
 
 def nodes_in(text: str, graph: Graph) -> list[Node]:

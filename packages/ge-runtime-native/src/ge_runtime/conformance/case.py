@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Case:
         name: Tells the cases of one operator apart.
         keywords: Arguments of the wrapper that are neither port nor attribute (``size_of_y``).
         tolerance: Relative and absolute, for floats; None asks for equality.
+        typed: Whether ``expect`` follows the element types of the inputs that it is given.
     """
 
     op: str
@@ -39,6 +40,7 @@ class Case:
     name: str = ""
     keywords: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = 1e-5
+    typed: bool = False
 
     def __str__(self) -> str:
         return f"{self.op}[{self.name}]" if self.name else self.op
@@ -73,6 +75,40 @@ class Case:
         """The results as arrays."""
         results = self.expect(*self.inputs) if callable(self.expect) else self.expect
         return [np.asarray(v) for v in (results if isinstance(results, (tuple, list)) else (results,))]
+
+
+def by_formula(op: str, inputs: tuple[Any, ...], formula: Callable[..., Any], *, like: int = 0, **fields: Any) -> Case:
+    """A case whose results are a formula of the inputs in float64.
+
+    Args:
+        formula: Gets the inputs with every float array as float64. Results in float64 are rounded once, to the type of
+            the first float input; results of another type are taken as they are.
+        like: The input from which on the first float one is looked for.
+        fields: Further fields of the case.
+    """
+
+    def expect(*operands: Any) -> list[Array]:
+        kinds = [a.dtype for a in _arrays(operands[like:]) if a.dtype.kind == "f"]
+        results = formula(*(_wide(v) for v in operands))
+        listed = results if isinstance(results, (tuple, list)) else (results,)
+        rounded = kinds[0] if kinds else np.dtype(np.float32)
+        return [a.astype(rounded) if a.dtype == np.float64 else a for a in map(np.asarray, listed)]
+
+    return Case(op, inputs, expect, typed=True, **fields)
+
+
+def _arrays(operands: Iterable[Any]) -> Iterator[Array]:
+    for value in operands:
+        if isinstance(value, tuple):
+            yield from _arrays(value)
+        elif isinstance(value, np.ndarray):
+            yield value
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_wide(v) for v in value)
+    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 
 def _number_array(value: Any, port: PortSchema) -> Array:

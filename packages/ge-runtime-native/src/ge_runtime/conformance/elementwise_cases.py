@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ge_graph import DataType
-from ge_runtime.conformance.case import Array, Case
+from ge_runtime.conformance.case import Array, Case, by_formula
 
 _RNG_SEED = 20240229
 
@@ -232,9 +232,62 @@ def _choices() -> Iterator[Case]:
     yield Case("MaskedFill", (b, mask, floats(-9)), lambda x, m, v: np.where(m, v, x), name="mask larger than x")
 
 
+def _fast_gelu_v2(x: Any) -> Any:
+    piece = -0.1444 * (np.minimum(np.abs(0.7071 * x), 1.769) - 1.769) ** 2 + 0.5
+    return x * (np.sign(x) * piece + 0.5)
+
+
+def _celu(x: Any) -> Any:
+    return np.where(x > 0, 3 * x, 2 * np.expm1(x / 0.5))
+
+
+def _formulas() -> Iterator[Case]:
+    """One formula each, in all types and with attributes."""
+    x, y = sample((2, 3), -3, 3), sample((2, 3, 2), -3, 3)[..., 0]
+    for dtype in ("float32", "float16"):
+        a, b = x.astype(dtype), y[:1].astype(dtype)
+        fields: dict[str, Any] = {"name": dtype}
+        yield by_formula("FastGeluV2", (a,), _fast_gelu_v2, **fields)
+        yield by_formula("Celu", (a,), lambda x: np.where(x > 0, x, np.expm1(x)), **fields)
+        yield by_formula(
+            "Celu", (a,), _celu, attrs={"alpha1": 2.0, "alpha2": 0.5, "alpha3": 3.0}, name=f"{dtype} scales"
+        )
+        yield by_formula("Threshold", (a,), lambda x: (x > 0.5).astype(float), attrs={"threshold": 0.5}, **fields)
+        yield by_formula("AccumulateNV2", ((a, a + 1, a - 3),), lambda v: v[0] + v[1] + v[2], attrs={"N": 3}, **fields)
+        yield by_formula("TruncateMod", (a, b), np.fmod, **fields)
+        yield by_formula("Ger", (a[0], a[1][:2]), np.outer, **fields)
+        yield by_formula("Sxpy", (a, b, np.array(2, dtype)), lambda x1, x2, alpha: x1 - alpha * x2, **fields)
+        yield by_formula(
+            "ApproximateEqual", (a, b), lambda x, y: np.abs(x - y) < 0.9, attrs={"tolerance": 0.9}, **fields
+        )
+    yield by_formula("FastGeluV2", (np.zeros((0, 2), np.float32),), _fast_gelu_v2, name="empty")
+    yield by_formula("Threshold", (floats(0, -0.0, _NAN, _INF),), lambda x: floats(0, 0, 0, 1), name="borders")
+    powers = {"power": 3.0, "scale": 0.5, "shift": 1.0}
+    yield by_formula("Power", (x,), lambda x: (0.5 * x + 1) ** 3, attrs=powers)
+    yield by_formula("Power", (np.array(2, np.float32),), lambda x: x, name="defaults, rank 0")
+    yield Case("Sxpy", (_i(5, 7), _i(2, 3)), _i(3, 4), name="alpha defaults to 1")
+    for kind in ("int32", "int64"):
+        whole = (_i(7, -7, 7, -7, dtype=kind), _i(3, 3, -3, -3, dtype=kind))
+        yield Case("TruncateMod", whole, _i(1, -1, 1, -1, dtype=kind), name=kind)
+    yield Case("AccumulateNV2", ((_i(1, 2), _i(3, 4)),), _i(4, 6), {"N": 2}, name="int32")
+    yield Case("AccumulateNV2", ((_i(1, 2),),), _i(1, 2), {"N": 1}, name="one")
+    near = (_i(1, 2, 9, dtype="uint8"), _i(2, 1, 6, dtype="uint8"))
+    yield Case("ApproximateEqual", near, np.array([True, True, False]), {"tolerance": 2.0}, name="unsigned")
+    ends = (_i(-128, 127, dtype="int8"), _i(127, 126, dtype="int8"))
+    yield Case("ApproximateEqual", ends, np.array([False, True]), {"tolerance": 1.5}, name="ends of int8")
+    yield Case("ApproximateEqual", (floats(1, _NAN), floats(1.5, _NAN)), np.array([False, False]), {"tolerance": 0.5})
+    close = (floats(1, 100, 0, _NAN, _INF), floats(1.05, 109, 0.02, _NAN, _INF))
+    attrs: dict[str, Any] = {"rtol": 0.09, "atol": 0.01}
+    yield Case("IsClose", close, np.array([True, True, False, False, True]), attrs, name="the second scales")
+    yield Case("IsClose", close, np.array([True, True, False, True, True]), {**attrs, "equal_nan": True}, name="NaN")
+    yield Case("IsClose", (_i(10, 11), _i(11)), np.array([True, True]), {"rtol": 0.1}, name="integers")
+    yield Case("IsClose", (np.array([True, False]), np.array(True)), np.array([True, False]), name="booleans")
+
+
 def cases() -> Iterator[Case]:
     """All cases of this file."""
     yield from _unary()
+    yield from _formulas()
     yield from _binary()
     yield from _edges()
     yield from _casts()

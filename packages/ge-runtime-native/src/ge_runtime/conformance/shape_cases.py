@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ge_runtime.conformance.case import Array, Case
+from ge_runtime.conformance.case import Array, Case, by_formula
 from ge_runtime.conformance.elementwise_cases import floats, sample
 
 _X = sample((2, 3, 4), -2, 2)
@@ -182,6 +182,108 @@ def _pads() -> Iterator[Case]:
     yield Case("Bitcast", (np.array([[0, 0, 0x80, 0x3F]], np.uint8),), floats(1.0), {"type": 0}, name="larger")
 
 
+def _running(x: Any, fn: Any, neutral: float, exclusive: bool, reverse: bool) -> Any:
+    """``fn.accumulate`` along axis 1 of (2, 3, 4)."""
+    x = x[:, ::-1] if reverse else x
+    y = fn.accumulate(x, 1)
+    y = np.concatenate([np.full_like(y[:, :1], neutral), y[:, :-1]], 1) if exclusive else y
+    return y[:, ::-1] if reverse else y
+
+
+def _more_reductions() -> Iterator[Case]:
+    for op, fn, neutral in (
+        ("Cumprod", np.multiply, 1.0),
+        ("CumulativeLogsumexp", np.logaddexp, float("-inf")),
+        ("Cumsum", np.add, 0.0),
+    ):
+        for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+            yield by_formula(
+                op,
+                (_X, -2),
+                lambda x, _, *form, fn=fn, neutral=neutral, e=exclusive, r=reverse: _running(x, fn, neutral, e, r),
+                attrs={"exclusive": exclusive, "reverse": reverse},
+                name=f"axis 1 {exclusive} {reverse}",
+            )
+    yield Case("Cumprod", (_i(2, 3, 4, dtype="int32"), 0), _i(2, 6, 24, dtype="int32"), name="int32")
+    for dtype in ("float32", "float16"):
+        x = (_X if dtype == "float32" else _X / 2).astype(dtype)
+        for axes in ([1], [0, -1], [2]):
+            over = tuple(axes)
+            for keep in (False, True):
+                fields: dict[str, Any] = {"attrs": {"keep_dims": keep}, "name": f"{dtype} {axes} keep={keep}"}
+                yield by_formula(
+                    "EuclideanNorm",
+                    (x, axes),
+                    lambda x, _, o=over, k=keep: np.sqrt((x * x).sum(o, keepdims=k)),
+                    **fields,
+                )
+                yield by_formula(
+                    "ReduceLogSum",
+                    (np.abs(x), axes),
+                    lambda x, _, o=over, k=keep: np.log(x.sum(o, keepdims=k)),
+                    **fields,
+                )
+        for unbiased in (True, False):
+            yield by_formula(
+                "ReduceStd",
+                (x,),
+                lambda x, u=unbiased: (x.std((0, 2), ddof=int(u), keepdims=True), x.mean((0, 2), keepdims=True)),
+                attrs={"dim": [0, -1], "unbiased": unbiased, "keepdim": True},
+                name=f"{dtype} unbiased={unbiased}",
+            )
+        yield by_formula("ReduceStd", (x,), lambda x: (x.std(ddof=1), x.mean()), name=f"{dtype} all axes")
+        yield by_formula("ReduceMeanWithCast", (x, [1]), lambda x, _: x.mean(1), name=dtype)
+    yield Case("ReduceMeanD", (_X,), np.asarray(_X.mean()), {"axes": []}, name="empty axes: all")
+    for op, place in (("ArgMaxD", np.argmax), ("ArgMinD", np.argmin)):
+        for axis in (1, -1):
+            for kind in ("float32", "float16"):
+                x = _X.astype(kind)
+                yield Case(op, (x,), place(x, axis).astype(np.int32), {"dimension": axis}, name=f"{kind} axis {axis}")
+    yield by_formula("ReduceLogSum", (np.abs(_X), []), lambda x, _: np.log(x.sum()), name="empty axes: all")
+    yield Case("EuclideanNorm", (_i(3, 4, dtype="int32"), [0]), np.array(5, np.int32), name="int32")
+    whole = _i(1, 2, 4, dtype="int32")
+    yield Case("ReduceMeanWithCast", (whole, [0]), np.array(7 / 3, np.float32), {"dtype": 0}, name="cast comes first")
+    yield Case("ReduceMeanWithCast", (_X, []), _X.astype(np.float64), {"dtype": 11}, name="empty axes reduce nothing")
+    everything = {"dtype": 0, "noop_with_empty_axes": False, "keep_dims": True}
+    yield by_formula(
+        "ReduceMeanWithCast", (_X, []), lambda x, _: x.mean(keepdims=True), attrs=everything, name="all axes"
+    )
+
+
+def _more_shapes() -> Iterator[Case]:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for kind in ("float32", "float16", "int32"):
+        data = x.astype(kind)
+        yield Case("Pad", (data, [[1, 0], [0, 2]]), np.pad(data, ((1, 0), (0, 2))), name=kind)
+        value = np.array(7, kind)
+        want = np.pad(data, ((1, 0), (0, 2)), constant_values=7)
+        yield Case("PadV2", (data, [[1, 0], [0, 2]], value), want, name=kind)
+    for diagonal in (0, 1, -2):
+        yield Case(
+            "DiagV2", (floats(1, 2),), np.diag(floats(1, 2), diagonal), {"diagonal": diagonal}, name=f"to {diagonal}"
+        )
+        yield Case("DiagV2", (x,), np.diag(x, diagonal), {"diagonal": diagonal}, name=f"from {diagonal}")
+    yield Case("Expand", (x, [2, 2, 3]), np.broadcast_to(x, (2, 2, 3)), name="a new dim")
+    yield Case("GetShape", ((_X, x),), _i(2, 3, 4, 2, 3, dtype="int32"))
+    yield Case("ShapeN", ((_X, x),), (_i(2, 3, 4, dtype="int32"), _i(2, 3, dtype="int32")), keywords={"size_of_y": 2})
+    yield Case(
+        "ShapeN", ((np.array(1.0, np.float32), x),), (_i(), _i(2, 3)), {"dtype": _INT64}, "int64", {"size_of_y": 2}
+    )
+    for mode in ("REFLECT", "SYMMETRIC"):
+        pads = ((1, 1), (1, 2))
+        how: Any = mode.lower()
+        source = np.pad(np.arange(6).reshape(2, 3), pads, how)
+        grad = sample(source.shape, -1, 1)
+        want = np.bincount(source.reshape(-1), grad.reshape(-1), 6).reshape(2, 3).astype(np.float32)
+        yield Case("MirrorPadGrad", (grad, [list(p) for p in pads]), want, {"mode": mode}, name=mode)
+    channels = np.arange(12, dtype=np.float32).reshape(1, 6, 2)
+    order = [0, 3, 1, 4, 2, 5]
+    for dtype in ("float32", "int32"):
+        shuffled = channels.astype(dtype)
+        yield Case("ShuffleChannel", (shuffled,), shuffled[:, order], {"group": 2}, name=dtype)
+    yield Case("ShuffleChannel", (channels,), channels, name="one group")
+
+
 def _creations() -> Iterator[Case]:
     yield Case("Shape", (_X,), _i(2, 3, 4, dtype="int32"), name="int32 by default")
     yield Case("Shape", (_X,), _i(2, 3, 4), {"dtype": _INT64})
@@ -220,4 +322,6 @@ def cases() -> Iterator[Case]:
     yield from _moves()
     yield from _slices()
     yield from _pads()
+    yield from _more_reductions()
+    yield from _more_shapes()
     yield from _creations()

@@ -12,9 +12,33 @@ import numpy as np
 from ge_graph import Graph
 from ge_graph.errors import EngineError
 from ge_runtime.api import Engine
-from ge_runtime.conformance import elementwise_cases, index_cases, shape_cases
+from ge_runtime.conformance import (
+    derived_cases,
+    elementwise_cases,
+    foreach_cases,
+    gradient_cases,
+    index_cases,
+    norm_cases,
+    scatter_cases,
+    shape_cases,
+    training_cases,
+    window_cases,
+)
 from ge_runtime.conformance.case import Array, Case, mismatch
 from ge_runtime.conformance.contract import RULES
+
+_TABLES = (
+    elementwise_cases,
+    shape_cases,
+    index_cases,
+    scatter_cases,
+    foreach_cases,
+    gradient_cases,
+    norm_cases,
+    window_cases,
+    training_cases,
+    derived_cases,
+)
 
 
 @dataclass
@@ -43,9 +67,8 @@ class SuiteReport:
 
 def cases() -> Iterator[Case]:
     """All operator cases."""
-    yield from elementwise_cases.cases()
-    yield from shape_cases.cases()
-    yield from index_cases.cases()
+    for module in _TABLES:
+        yield from module.cases()
 
 
 def check_case(engine: Engine, case: Case) -> str:

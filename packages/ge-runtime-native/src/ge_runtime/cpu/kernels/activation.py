@@ -38,7 +38,11 @@ rows(
 
 # Formulas, rounded once.
 _FORMULAS: dict[str, Callable[..., Tensor]] = {
-    "FastGelu FastGeluV2": lambda x: x * torch.sigmoid(1.702 * x),
+    "FastGelu": lambda x: x * torch.sigmoid(1.702 * x),
+    # x * (sign(x) * (a piece of a parabola) + 1/2), by its header
+    "FastGeluV2": lambda x: (
+        x * (torch.sign(x) * (0.5 - 0.1444 * ((0.7071 * x).abs().clamp(max=1.769) - 1.769).square()) + 0.5)
+    ),
     "Swish": lambda x, *, scale=1.0: F.silu(x) if scale == 1.0 else x * torch.sigmoid(scale * x),
     "Celu": lambda x, *, alpha1=1.0, alpha2=1.0, alpha3=1.0: torch.where(
         x > 0, x * alpha3, torch.expm1(x / alpha2) * alpha1

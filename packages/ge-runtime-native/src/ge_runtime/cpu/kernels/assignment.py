@@ -68,7 +68,7 @@ def _band(k: Any, align: str | bytes) -> tuple[int, int, Callable[[int], bool]]:
     return offsets[0], offsets[-1], lambda offset: (above if offset >= 0 else below) == "RIGHT"
 
 
-@kernel("MatrixDiagPartV2", "MatrixDiagPartV3", host=("k",), source="TensorFlow's matrix_diag_part, which it mirrors")
+@kernel("MatrixDiagPartV3", host=("k",), source="TensorFlow's matrix_diag_part, which it mirrors")
 def matrix_diag_part(x: Tensor, k: Any, padding_value: Tensor, *, align: str | bytes = "RIGHT_LEFT") -> Tensor:
     """One diagonal of the last two dims, or a band of them from the highest to the lowest, padded to one length."""
     low, high, at_right = _band(k, align)
@@ -86,7 +86,7 @@ def matrix_diag_part(x: Tensor, k: Any, padding_value: Tensor, *, align: str | b
     return torch.stack(band, -2)
 
 
-@kernel("MatrixSetDiagV2", "MatrixSetDiagV3", host=("k",), source="TensorFlow's matrix_set_diag, which it mirrors")
+@kernel("MatrixSetDiagV3", host=("k",), source="TensorFlow's matrix_set_diag, which it mirrors")
 def matrix_set_diag(input: Tensor, diagonal: Tensor, k: Any, *, align: str | bytes = "RIGHT_LEFT") -> Tensor:
     """input with one diagonal of the last two dims, or a band of them, replaced."""
     low, high, at_right = _band(k, align)
@@ -97,6 +97,17 @@ def matrix_set_diag(input: Tensor, diagonal: Tensor, k: Any, *, align: str | byt
         length, line = target.shape[-1], lines[..., row, :]
         target.copy_(line[..., line.shape[-1] - length :] if at_right(offset) else line[..., :length])
     return out
+
+
+# The second versions know no ``align``: each diagonal begins at the left.
+rows(
+    {
+        "MatrixDiagPartV2": lambda x, k, padding_value: matrix_diag_part(x, k, padding_value, align="LEFT_LEFT"),
+        "MatrixSetDiagV2": lambda input, diagonal, k: matrix_set_diag(input, diagonal, k, align="LEFT_LEFT"),
+    },
+    host=("k",),
+    source="TensorFlow's matrix_diag_part and matrix_set_diag of the second version",
+)
 
 
 @kernel("MaskedFillRange", source="ops-nn: index/masked_fill_range, documentation")

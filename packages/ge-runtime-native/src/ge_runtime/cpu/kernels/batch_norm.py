@@ -142,7 +142,7 @@ def batch_norm_grad_v3(
     return dx if channel == 1 else dx.movedim(1, channel), dw.to(weight.dtype), db.to(weight.dtype)
 
 
-@kernel("BatchNorm", "BatchNorm3D", source=_HEADER)
+@kernel("BatchNorm", source=_HEADER)
 def batch_norm(
     x: Tensor,
     scale: Tensor,
@@ -174,6 +174,16 @@ def batch_norm(
         new_mean = mean * (1 - exponential_avg_factor) + batch * exponential_avg_factor
         new_var = variance * (1 - exponential_avg_factor) + unbiased * exponential_avg_factor
     return y, new_mean, new_var, batch, var, var.clone()
+
+
+rows(
+    {  # of volumes, without the third reserve
+        "BatchNorm3D": lambda *operands, data_format="NCDHW", epsilon=1e-4, is_training=True: batch_norm(
+            *operands, data_format=data_format, epsilon=epsilon, is_training=is_training
+        )[:5],
+    },
+    source=_HEADER,
+)
 
 
 @kernel("BatchNormGrad", source=_HEADER)

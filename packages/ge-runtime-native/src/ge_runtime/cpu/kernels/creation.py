@@ -27,7 +27,6 @@ rows(
         "GetShape": lambda x: of_numbers([s for v in x for s in v.shape], torch.int32),  # of all in one vector
         "Size": lambda x, *, dtype=DataType.DT_INT32: of_numbers(x.numel(), torch_dtype(dtype)),
         "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
-        "FillV2D": lambda *, value=0.0, dims: torch.full(tuple(dims), value, dtype=torch.float32),
         "ZerosLike": lambda x: torch.zeros(x.shape, dtype=x.dtype),
         "OnesLike": lambda x: torch.ones(x.shape, dtype=x.dtype),
     }
@@ -58,6 +57,18 @@ def _fill_plan(ctx: PlanContext) -> Call | None:
         return None
     sizes = tuple(dims) if isinstance(dims, list) else (dims,)
     return Call(torch.full, (sizes, value), {"dtype": torch_dtype(ctx.out_dtype())})
+
+
+@kernel("FillV2D")
+def fill_v2_d(*, dims: Sequence[int], value: float = 0.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A constant; the plan hook supplies the type, which the result's edge says."""
+    return torch.full(tuple(dims), value).to(dtype)
+
+
+@plan("FillV2D")
+def _fill_v2_d_plan(ctx: PlanContext) -> Call:
+    numbers = {"dims": ctx.attr("dims"), "value": ctx.attr("value", 0.0)}
+    return Call(fill_v2_d, (), {**numbers, "dtype": torch_dtype(ctx.out_dtype())})
 
 
 @kernel("Eye")

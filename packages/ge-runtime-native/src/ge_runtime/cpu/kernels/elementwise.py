@@ -148,6 +148,13 @@ def quotient(x1: Tensor, x2: Tensor) -> Tensor:
     return torch.div(x1, x2) if _real(x1) else truncated(x1, x2)
 
 
+def _distance(x1: Tensor, x2: Tensor) -> Tensor:
+    """|x1 - x2|; of integers without the wrap of their own type."""
+    if _real(x1):
+        return torch.abs(wide(x1) - wide(x2))
+    return torch.abs(x1.double() - x2.double())
+
+
 # Quotients: those of integers differ in how they round.
 rows(
     {
@@ -169,7 +176,7 @@ rows(
         "ClipByValue ClipByValueV2": lambda x, clip_value_min, clip_value_max: (  # the maximum wins, NaN of x stays
             torch.minimum(torch.maximum(x, clip_value_min), clip_value_max)
         ),
-        "ApproximateEqual": lambda x1, x2, *, tolerance=1e-5: torch.abs(wide(x1) - wide(x2)) < tolerance,
+        "ApproximateEqual": lambda x1, x2, *, tolerance=1e-5: _distance(x1, x2) < tolerance,
         "IsClose": lambda x1, x2, *, rtol=1e-5, atol=1e-8, equal_nan=False: torch.isclose(
             x1, x2, rtol, atol, equal_nan
         ),

@@ -228,16 +228,19 @@ def sparse_softmax_cross_entropy(features: Tensor, labels: Tensor) -> tuple[Tens
     return loss.to(features.dtype), back.to(features.dtype)
 
 
-@kernel("CosineEmbeddingLoss", source=_HEADER)
+@kernel("CosineEmbeddingLoss", source="ops-nn: loss/cosine_embedding_loss, documentation")
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, target: Tensor, *, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``1 - cos`` where the target is 1, ``max(cos - margin, 0)`` where it is -1; cosine along axis 1, float32."""
-    a, b = x1.float(), x2.float()
-    if a.dim() == 1 and b.dim() == 1:
-        a, b = a.unsqueeze(0), b.unsqueeze(0)
-    y = torch.nn.functional.cosine_embedding_loss(a, b, target.float().reshape(-1), margin, reduction=reduction)
-    return y.float()
+    """``1 - cos`` where the target is 1, ``max(cos - margin, 0)`` where it is -1, else 0; float32.
+
+    The cosine is along axis 1 of the broadcast operands; the mean and the sum have shape (1).
+    """
+    a, b = torch.broadcast_tensors(x1.float(), x2.float())
+    cos = (a * b).sum(1) / ((a.square().sum(1) + 1e-12).sqrt() * (b.square().sum(1) + 1e-12).sqrt())
+    apart = torch.where(target == -1, (cos - margin).clamp_min(0), 0.0)
+    loss = torch.where(target == 1, 1 - cos, apart)
+    return loss if reduction == "none" else _reduced(loss, reduction).reshape(1)
 
 
 @kernel("MultilabelMarginLoss", source=_HEADER)

@@ -415,17 +415,21 @@ def quant_update_scatter(
 ) -> Tensor:
     """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``.
 
-    There is a scale for each place of the last axis; ``quant_axis`` says so, or is left at its default.
+    Scales and zero points are one number, or one an element of ``quant_axis`` of the updates.
     """
-    if reduce != "update" or round_mode != "rint" or quant_axis not in (1, -1, var.dim() - 1):
+    if reduce != "update" or round_mode != "rint":
         raise refused(
-            "QuantUpdateScatter",
-            f"reduce is {reduce!r}, round_mode {round_mode!r}, quant_axis {quant_axis}",
-            "accepted: update; rint; the last axis",
+            "QuantUpdateScatter", f"reduce is {reduce!r}, round_mode {round_mode!r}", "accepted: update, rint"
         )
-    s = wide(quant_scales).reshape(-1)
+
+    def along(v: Tensor) -> Tensor:
+        shape = [1] * updates.dim()
+        shape[quant_axis] = -1
+        return wide(v).reshape(shape)
+
+    s = along(quant_scales)
     q = wide(updates) * s if reciprocal_scale else wide(updates) / s
-    q = saturate(q if quant_zero_points is None else q + quant_zero_points.float().reshape(-1), var.dtype)
+    q = saturate(q if quant_zero_points is None else q + along(quant_zero_points).float(), var.dtype)
     length = updates.shape[axis]
     for i, entry in enumerate(indices.tolist()):
         row, start = (i, entry) if not isinstance(entry, Sequence) else (int(entry[0]), int(entry[1]))

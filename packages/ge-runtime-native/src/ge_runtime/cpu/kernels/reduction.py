@@ -158,7 +158,6 @@ rows(
         "ReduceStd": lambda x, *, dim=(), unbiased=True, keepdim=False: _spread(
             x, dim, int(unbiased), keepdim, torch.sqrt
         ),
-        "ReduceMeanVariance": lambda x, *, axes=(), keep_dims=True: _spread(x, axes, 0, keep_dims)[::-1],  # divisor N
     },
     source=_CANN_2026,
 )
@@ -232,7 +231,14 @@ def _place_and_value(fn: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, T
     return run
 
 
-rows({"ArgMaxV2 ArgMaxD": _place(torch.argmax), "ArgMin ArgMinD": _place(torch.argmin)}, host=("dimension",))
+rows({"ArgMaxV2": _place(torch.argmax), "ArgMin": _place(torch.argmin)}, host=("dimension",))
+rows(  # the port knows int32 alone, whatever the attribute dtype says
+    {
+        "ArgMaxD": lambda x, *, dimension: torch.argmax(x, dimension).to(torch.int32),
+        "ArgMinD": lambda x, *, dimension: torch.argmin(x, dimension).to(torch.int32),
+    },
+    ignores=("dtype",),
+)
 rows(
     {
         "ArgMaxWithValue": _place_and_value(torch.argmax),

@@ -72,6 +72,16 @@ def _cubic_matrix(n: int, out: int, align: bool, half_pixel: bool, factor: float
     return m
 
 
+def _keys_matrix(n: int, out: int, align: bool, half_pixel: bool, factor: float = 0.0) -> Tensor:
+    """TensorFlow's cubic at pixel centres: coefficient -1/2, and neighbours outside have no weight."""
+    source = _coordinates(n, out, align, half_pixel, factor, False)
+    d = (source.unsqueeze(1) - torch.arange(n, dtype=torch.float32)).abs()
+    near = (1.5 * d - 2.5) * d * d + 1
+    far = ((-0.5 * d + 2.5) * d - 4) * d + 2
+    m = torch.where(d <= 1, near, torch.where(d < 2, far, torch.zeros_like(d)))
+    return m / m.sum(1, keepdim=True)
+
+
 def _nearest_matrix(n: int, out: int, align: bool, half_pixel: bool, factor: float = 0.0) -> Tensor:
     m = torch.zeros(out, n)
     m[torch.arange(out), nearest_index(n, out, align, half_pixel, factor)] = 1
@@ -84,7 +94,12 @@ _UPSAMPLE: Final[dict[tuple[str, int], Any]] = {
     ("linear", 3): _ATEN.upsample_trilinear3d.default,
     ("cubic", 2): _ATEN.upsample_bicubic2d.default,
 }
-_MATRICES: Final = {"nearest": _nearest_matrix, "linear": _linear_matrix, "cubic": _cubic_matrix}
+_MATRICES: Final = {
+    "nearest": _nearest_matrix,
+    "linear": _linear_matrix,
+    "cubic": _cubic_matrix,
+    "keys": _keys_matrix,
+}
 
 
 def apply_matrices(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
@@ -118,7 +133,7 @@ def resize(
             x = x.index_select(axis, nearest_index(x.shape[axis], out, align, half_pixel, by[i]))
         return x
     x = wide(x)
-    if align or half_pixel:
+    if (align or half_pixel) and kind != "keys":
         scales = [s if s > 0 else None for s in by]
         return _UPSAMPLE[kind, len(size)](x, list(size), align, *scales)  # type: ignore[no-any-return]
     shape = x.shape[-len(size) :]
@@ -156,6 +171,11 @@ def resized_grad(
     return resize_grad(grad, size, kind, align, half_pixel, factors).to(grad.dtype)
 
 
+def _kernel_of(kind: str, half_pixel: bool) -> str:
+    """TensorFlow's image operators, which these are, have another cubic at pixel centres."""
+    return "keys" if kind == "cubic" and half_pixel else kind
+
+
 def _image(kind: str) -> Any:
     """The result is float32 or what attribute dtype says, whatever the image is."""
 
@@ -169,7 +189,7 @@ def _image(kind: str) -> Any:
         scales: Sequence[float] = (),
     ) -> Tensor:
         data, out = x if x.is_floating_point() else x.float(), torch_dtype(dtype)
-        y = resize(data, listed(size), kind, align_corners, half_pixel_centers, scales)
+        y = resize(data, listed(size), _kernel_of(kind, half_pixel_centers), align_corners, half_pixel_centers, scales)
         return y.round().clamp(0, 255).to(out) if out == torch.uint8 else y.to(out)
 
     return run
@@ -184,7 +204,8 @@ def _image_grad(kind: str) -> Any:
         half_pixel_centers: bool = False,
         scales: Sequence[float] = (),
     ) -> Tensor:
-        return resized_grad(grads, original_image.shape[2:], kind, align_corners, half_pixel_centers, scales)
+        which = _kernel_of(kind, half_pixel_centers)
+        return resized_grad(grads, original_image.shape[2:], which, align_corners, half_pixel_centers, scales)
 
     return run
 
@@ -273,7 +294,7 @@ def _onnx(
     nearest: str,
 ) -> Tensor:
     """``fn`` over the spatial axes of (N, C, ..) by method and coordinate rule."""
-    if rule not in _ONNX_COORDINATES or mode not in _MATRICES:
+    if rule not in _ONNX_COORDINATES or mode not in ("nearest", "linear", "cubic"):
         raise refused(op, f"mode {mode!r} with coordinates {rule!r}, accepted: {sorted(_ONNX_COORDINATES)}")
     if mode == "nearest" and (nearest, rule) != ("floor", "asymmetric"):
         raise refused(op, f"nearest_mode {nearest!r} with coordinates {rule!r}, accepted: floor with asymmetric")
