@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.aclnn_forms import Arguments, Outputs, refuse
-from ge_runtime.cpu.kernels import attention, cache_layers, quant
+from ge_runtime.cpu.kernels import attention, quant
 
 aten = torch.ops.aten
-_SCALES = {"k_scale": "kScale", "v_scale": "vScale", "k_offset": "kOffset", "v_offset": "vOffset"}
 
 
 # -- steps of training -----------------------------------------------------------------------------------------------
@@ -298,6 +297,15 @@ def swiglu_quant(a: Arguments, outs: Outputs) -> Any:
     return (y / scale.unsqueeze(-1)).round().clamp(-128, 127).to(torch.int8), scale
 
 
+def quant_max(a: Arguments, outs: Outputs) -> Any:
+    """The scaled tensor as an 8-bit float, and the largest magnitude of the unscaled one."""
+    if a["roundMode"] != "rint":
+        raise refuse(f"QuantMax with roundMode {a['roundMode']!r}")
+    x = a["x"].float()
+    limit = torch.finfo(outs[0].dtype).max
+    return (x * a["scale"].float()).clamp(-limit, limit).to(outs[0].dtype), x.abs().amax().reshape(1)
+
+
 def gather_pa_kv_cache(a: Arguments, _: Outputs) -> Any:
     """Rows of paged caches, sequence after sequence."""
     if a["cacheMode"] != "Norm":
@@ -317,6 +325,22 @@ def gather_pa_kv_cache(a: Arguments, _: Outputs) -> Any:
         whole[: found.shape[0]] = found
         results.append(whole)
     return results
+
+
+def grouped_matmul_add(a: Arguments, _: Outputs) -> Any:
+    """Of each group of rows, x transposed times weight, added to the group's matrix."""
+    if not a["transposeX"] or a["transposeWeight"] or a["groupType"] != 2 or a.get("groupListType", 0) not in (0, 1):
+        raise refuse("GroupedMatmulAdd with other transpositions or groups than documented")
+    ends = a["groupList"].long()
+    ends = ends.cumsum(0) if a.get("groupListType", 0) == 1 else ends
+    if int(ends[-1]) > a["x"].shape[0]:
+        raise refuse(f"GroupedMatmulAdd: groups of {int(ends[-1])} rows, there are {a['x'].shape[0]}")
+    y, start = a["yRef"].float().clone(), 0
+    flat = y.view(len(ends), -1, a["weight"].shape[-1])
+    for i, end in enumerate(ends.tolist()):
+        flat[i] += a["x"][start:end].float().t() @ a["weight"][start:end].float()
+        start = end
+    return y
 
 
 def _causal(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -395,6 +419,15 @@ def rotate_quant(a: Arguments, outs: Outputs) -> Any:
     return (y * (127 / top)).round().nan_to_num().to(torch.int8), (top / 127).squeeze(-1)
 
 
+def anti_mx_quant(a: Arguments, outs: Outputs) -> Any:
+    """An 8-bit float times a power of two for every 32 elements of the last dimension."""
+    x = a["x"]
+    if a["axis"] not in (-1, x.dim() - 1):
+        raise refuse(f"AntiMxQuant along axis {a['axis']} of {x.dim()}")
+    scale = a["mxscale"].float().flatten(-2).repeat_interleave(32, -1)[..., : x.shape[-1]]
+    return x.float() * scale
+
+
 def quantize(a: Arguments, outs: Outputs) -> Any:
     """x / scale + zero point, rounded."""
     points = a["zeroPoints"] if _given(a["zeroPoints"]) else None
@@ -403,12 +436,34 @@ def quantize(a: Arguments, outs: Outputs) -> Any:
 
 def qkv_rms_norm_rope_cache(a: Arguments, outs: Outputs) -> Any:
     """RMS norm and rotary embedding of query and key heads; key and value into caches of tiles, by their slots."""
-    written = {"q_out": a["qOutRef"].clone(), "k_cache": a["kCacheRef"].clone(), "v_cache": a["vCacheRef"].clone()}
-    scales = {n: a[m] if _given(a[m]) else None for n, m in _SCALES.items()}
-    operands = (a[n] for n in ("qkv", "qGamma", "kGamma", "cos", "sin", "index"))
-    sizes = {"qkv_size": a["qkvSize"], "head_nums": a["headNums"]}
-    words = {"epsilon": a["epsilon"], "cache_mode": a["cacheMode"]}
-    return cache_layers.qkv_rms_norm_rope_cache(*operands, **written, **scales, **sizes, **words)
+    if a["cacheMode"] != "PA_NZ":
+        raise refuse(f"QkvRmsNormRopeCache with cacheMode {a['cacheMode']!r}")
+    size = a["qkvSize"][-1]
+    counts = a["headNums"]
+    x = a["qkv"].float().view(a["qkv"].shape[0], sum(counts), size)
+    q, k, v = x.split(counts, 1)
+    cos, sin = a["cos"].float().unsqueeze(1), a["sin"].float().unsqueeze(1)
+
+    def turned(t: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+        n = t * (t.square().mean(-1, keepdim=True) + a["epsilon"]).rsqrt() * gamma.float()
+        first, second = n.chunk(2, -1)
+        return n * cos + torch.cat((-second, first), -1) * sin
+
+    q, k = turned(q, a["qGamma"]), turned(k, a["kGamma"])
+    rows = torch.nonzero(a["index"] >= 0).squeeze(-1)
+    slots = a["index"].long()[rows]
+    caches = []
+    for value, name, scale, offset in ((k, "kCacheRef", "kScale", "kOffset"), (v, "vCacheRef", "vScale", "vOffset")):
+        cache = a[name].clone()
+        block, width = cache.shape[2], cache.shape[3]
+        if _given(a[scale]):
+            value = value / a[scale].float() + (a[offset].float() if _given(a[offset]) else 0)
+        if not cache.dtype.is_floating_point:
+            value = value.round().clamp(-128, 127)
+        tiles = value.flatten(1).view(len(value), -1, width).to(cache.dtype)
+        cache[slots // block, :, slots % block] = tiles[rows]
+        caches.append(cache)
+    return q.flatten(1), *caches, q.flatten(1), k.flatten(1), v.flatten(1)
 
 
 def _expert_order(routing: torch.Tensor) -> torch.Tensor:

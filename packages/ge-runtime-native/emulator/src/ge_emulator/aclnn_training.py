@@ -19,6 +19,21 @@ aten = torch.ops.aten
 # -- serving --------------------------------------------------------------------------------------------------------
 
 
+def advance_step(a: Arguments, _: Outputs) -> Any:
+    """The next step of sequences in pages: their new token, its position, one row more, and the slot of its row."""
+    count, size = a["numQueries"], a["blockSize"]
+    tokens, positions, lengths, slots = (
+        a[n].clone() for n in ("inputTokensRef", "inputPositionsRef", "seqLensRef", "slotMappingRef")
+    )
+    tokens[:count] = a["sampledTokenIds"].reshape(-1)[:count].to(tokens.dtype)
+    place = a["seqLensRef"][:count].long()
+    positions[:count] = place.to(positions.dtype)
+    lengths[:count] = (place + 1).to(lengths.dtype)
+    page = a["blockTables"].long().gather(1, (place // size).unsqueeze(1)).squeeze(1)
+    slots[:count] = (page * size + place % size).to(slots.dtype)
+    return tokens, positions, lengths, slots
+
+
 def ring_attention_update(a: Arguments, _: Outputs) -> Any:
     """Two partial results of attention merged by their maxima and sums."""
     first, second = (a["prevSoftmaxMax"], a["prevSoftmaxSum"]), (a["curSoftmaxMax"], a["curSoftmaxSum"])
@@ -168,6 +183,37 @@ def fused_quant_matmul(a: Arguments, outs: Outputs) -> Any:
         raise refuse(f"FusedQuantMatmul of {a['x1'].dtype} with {', '.join(given) or 'no scale of rows'}")
     product = (a["x1"].int() @ a["x2"].int()).float() * a["x1Scale"].float().unsqueeze(1) * a["x2Scale"].float()
     return F.gelu(product, approximate=kinds[a["fusedOpType"]])
+
+
+def _scale(value: torch.Tensor | None, group: int, count: int) -> Any:
+    """The one scale of a product, or of one of several."""
+    if value is None:
+        return 1.0
+    if value.numel() not in (1, count):
+        raise refuse(f"a scale {list(value.shape)} for {count} products; one for each is computed")
+    return value.float().reshape(-1)[group if value.numel() > 1 else 0]
+
+
+def quant_matmul_add(a: Arguments, _: Outputs) -> Any:
+    """A scaled product of 8-bit floats, added."""
+    if a["transposeX1"] or a["transposeX2"] or a["groupSize"]:
+        raise refuse("QuantBatchMatmulInplaceAdd with transposed operands or scales of groups")
+    product = a["x1"].float() @ a["x2"].float()
+    return a["yRef"].float() + product * _scale(a["x1ScaleOptional"], 0, 1) * _scale(a["x2Scale"], 0, 1)
+
+
+def quant_grouped_matmul_add(a: Arguments, _: Outputs) -> Any:
+    """Of each group of rows the product of both operands over these rows, scaled and added."""
+    if a["groupSize"]:
+        raise refuse("QuantGroupedMatmulInplaceAdd with scales of groups of elements")
+    sizes = a["groupList"].long()
+    ends = (sizes.cumsum(0) if a["groupListType"] == 1 else sizes).tolist()
+    y, start = a["yRef"].float(), 0
+    for group, end in enumerate(ends):
+        scale = _scale(a["scale1Optional"], group, len(ends)) * _scale(a["scale2"], group, len(ends))
+        y[group] += a["x1"][start:end].float().t() @ a["x2"][start:end].float() * scale
+        start = end
+    return y
 
 
 # -- attention, convolution -----------------------------------------------------------------------------------------
