@@ -93,8 +93,8 @@ def _places(rng: Random, x: torch.Tensor, *_: Any) -> list[Any]:
     return [dim, [rng.randrange(x.size(dim)) for _ in range(rng.randrange(1, 5))]]
 
 
-def _index(values: list[int]) -> torch.Tensor:
-    return torch.tensor(values)
+def _index(x: torch.Tensor, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, device=x.device)
 
 
 def _dtype(rng: Random, *_: Any) -> list[Any]:
@@ -139,7 +139,7 @@ def _write_row(x: torch.Tensor, dim: int, at: int, number: float) -> torch.Tenso
 
 
 def _put(x: torch.Tensor, dim: int, places: list[int], number: float) -> torch.Tensor:
-    return x.index_fill_(dim, _index(places), int(number))
+    return x.index_fill_(dim, _index(x, places), int(number))
 
 
 def _write_masked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -233,11 +233,11 @@ def _at_tensor(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(x: torch.Tensor, dim: int, at: list[int]) -> torch.Tensor:
-    return x[_index(at) % x.size(0), _index(at).flip(0).unsqueeze(1) % x.size(1)]
+    return x[_index(x, at) % x.size(0), _index(x, at).flip(0).unsqueeze(1) % x.size(1)]
 
 
 def _put_pairs(x: torch.Tensor, dim: int, at: list[int], add: bool) -> torch.Tensor:
-    rows = _index(at if add else at[:1]) % x.size(0)
+    rows = _index(x, at if add else at[:1]) % x.size(0)
     return x.index_put((rows,), x[rows] + 1, accumulate=add)
 
 
@@ -435,19 +435,19 @@ OPERATORS: Final[dict[str, Operator]] = {
     "zeros_like": Operator(lambda x: torch.zeros_like(x) + x),
     "detach": Operator(lambda x: x.detach()),
     # indexing
-    "index_select": Operator(lambda x, d, at: x.index_select(d, _index(at)), 1, _places),
-    "index": Operator(lambda x, d, at: x.movedim(d, 0)[_index(at)], 1, _places),
-    "index_add": Operator(lambda x, d, at: x.index_add(d, _index(at), x.index_select(d, _index(at))), 1, _places),
-    "index_copy": Operator(lambda x, d, at: x.index_copy(d, _index(at[:1]), x.narrow(d, 0, 1)), 1, _places),
-    "index_fill": Operator(lambda x, d, at, n: x.index_fill(d, _index(at), int(n)), 1, _rows),
+    "index_select": Operator(lambda x, d, at: x.index_select(d, _index(x, at)), 1, _places),
+    "index": Operator(lambda x, d, at: x.movedim(d, 0)[_index(x, at)], 1, _places),
+    "index_add": Operator(lambda x, d, at: x.index_add(d, _index(x, at), x.index_select(d, _index(x, at))), 1, _places),
+    "index_copy": Operator(lambda x, d, at: x.index_copy(d, _index(x, at[:1]), x.narrow(d, 0, 1)), 1, _places),
+    "index_fill": Operator(lambda x, d, at, n: x.index_fill(d, _index(x, at), int(n)), 1, _rows),
     "gather": Operator(
-        lambda x, d, at: x.gather(d, _index(at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places
+        lambda x, d, at: x.gather(d, _index(x, at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places
     ),
-    "scatter": Operator(lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), 2), 1, _places),
+    "scatter": Operator(lambda x, d, at: x.scatter(d, _index(x, at[:1]).view([1] * x.dim()), 2), 1, _places),
     "masked_fill": Operator(lambda x, y, n: x.masked_fill(y > 0, int(n)), 2, _number),
     "index pairs": Operator(_pairs, 1, _places),
     "index_put": Operator(_put_pairs, 1, _steps, kinds="fi"),
-    "take": Operator(lambda x, d, at: x.take(_index(at)), 1, _places),
+    "take": Operator(lambda x, d, at: x.take(_index(x, at)), 1, _places),
     "scatter_add": Operator(lambda x, d, at: x.scatter_add(d, torch.zeros_like(x, dtype=torch.int64), x), 1, _places),
     "diagonal_scatter": Operator(lambda x: x.diagonal_scatter(torch.zeros_like(x.diagonal()))),
     "bucketize": Operator(lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.1, 2.0], device=x.device)), kinds="f"),
@@ -460,7 +460,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     "write masked": Operator(_write_masked, 2, writes=True, kinds="fi"),
     "write turned": Operator(_write_turned, 1, _two_dims, writes=True, kinds="fi"),
     "index_add_": Operator(
-        lambda x, d, at: x.index_add_(d, _index(at), x.index_select(d, _index(at)).clone()),
+        lambda x, d, at: x.index_add_(d, _index(x, at), x.index_select(d, _index(x, at)).clone()),
         1,
         _places,
         writes=True,

@@ -60,6 +60,7 @@ _FILES = (
     "npu_serving_cases",
     "npu_training_formulas",
     "npu_step_formulas",
+    "npu_written_formulas",
 )
 MODULES = [module for module in map(_beside, _FILES) if hasattr(module, "CASES")]
 CASES = [case for module in MODULES for case in module.CASES]
@@ -73,6 +74,14 @@ def _schemas() -> dict[str, str]:
     return {line.partition("(")[0]: line for line in lines if line}
 
 
+def _tags(name: str, schema: str) -> Any:
+    """What torch itself says of an operator that writes its first argument and returns it, or writes ``out``."""
+    first = schema.partition("(")[2].startswith("Tensor(a!)")
+    if first and schema.endswith("-> Tensor(a!)") and hasattr(torch.Tag, "inplace"):
+        return (torch.Tag.inplace,)
+    return (torch.Tag.out,) if schema.endswith("-> Tensor(a!)") and hasattr(torch.Tag, "out") else ()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def ops() -> Iterator[Any]:
     """``torch.ops.npu``."""
@@ -84,7 +93,7 @@ def ops() -> Iterator[Any]:
     library = torch.library.Library("npu", "DEF")
     formulas = {c.op: c.formula for c in CASES}
     for name, schema in _schemas().items():
-        library.define(schema)
+        library.define(schema, tags=_tags(name, schema))
         if name in formulas:
             library.impl(name, formulas[name], "CPU")
             library._register_fake(name, formulas[name])
@@ -181,14 +190,17 @@ def test_as_the_formula(case: Any, dtype: torch.dtype, dynamic: bool, ops: Any, 
         picked = None
         if isinstance(results, (tuple, list)):
             picked = range(len(results)) if case.outputs is None else case.outputs
+        picked = () if results is None else picked  # all it does is in its arguments
         expected = [results] if picked is None else [results[i] for i in picked]
         MODULES[0].RANDOM.manual_seed(3)
+        written = pytree.tree_leaves((args, keywords))
         args, keywords = case.make(dtype)  # anew: a formula may write its arguments
         got = _run(overload(ops, case.op), args, keywords, picked, engine, dynamic)
     loose = {"rtol": case.tolerance, "atol": case.tolerance} if case.tolerance and dtype in HALVES else {}
     if dtype in HALVES and not loose:
         loose = {"rtol": 2e-2 if dtype == torch.bfloat16 else 2e-3, "atol": 8e-3 if dtype == torch.bfloat16 else 1e-3}
-    for g, e in zip(got, expected, strict=True):
+    arguments = [(g, e) for g, e in zip(pytree.tree_leaves((args, keywords)), written) if isinstance(e, torch.Tensor)]
+    for g, e in (*zip(got, expected, strict=True), *arguments):
         assert g.dtype == e.dtype
         if g.dtype.is_floating_point and g.itemsize == 1:
             assert g.shape == e.shape
@@ -209,6 +221,10 @@ REFUSED = {
         "query' of FusedInferAttentionScore is DT_FLOAT",
     ),
     "quarter": (lambda ops, q: ops.npu_rotary_mul(q, q, q, "quarter"), "argument 'rotary_mode' is 'quarter'"),
+    "formula": (
+        lambda ops, q: ops.npu_swiglu_quant(q.half(), quant_mode=0)[0],
+        "its formula declines: argument 'quant_mode' is 0; expected 1",
+    ),
     "sizes": (lambda ops, q: ops.npu_bmmV2(q, q.mT, [2, 4, 5, 5]), "argument 'output_sizes' is"),
 }
 

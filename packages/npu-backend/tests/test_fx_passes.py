@@ -611,7 +611,7 @@ def test_random_graphs_keep_bits_and_aliases(steps, outputs, write, skipped):
 
 
 def test_every_pass_has_a_name_and_a_reason():
-    assert len(PASSES) == 15
+    assert len(PASSES) == 16
     for name, each in PASSES.items():
         assert name == type(each).__name__
         assert len(type(each).__doc__.split("\n\n")[-1]) > 20

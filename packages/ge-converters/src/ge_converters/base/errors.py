@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ge_graph.errors import GraphError, LoweringError
 
-__all__ = ["GraphError", "LoweringError", "Refusal"]
+__all__ = ["Declined", "GraphError", "LoweringError", "Refusal"]
 
 
 class Refusal(Exception):
@@ -24,3 +24,18 @@ class Refusal(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Declined(Exception):
+    """Raised by a formula for a call that it does not compute; the op stays whole, and its refusal says this.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        expected: What the formula computes: ``"0 or 1"``.
+    """
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        kind = getattr(value, "dtype", None)
+        shown = repr(value) if kind is None else f"a tensor of {str(kind).removeprefix('torch.')}"
+        super().__init__(f"argument '{name}' is {shown}; expected {expected}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ge_converters.base.dtypes import to_torch
-from ge_converters.base.errors import LoweringError, Refusal
+from ge_converters.base.errors import Declined, LoweringError, Refusal
 from ge_converters.base.provenance import user_frame
 from ge_converters.lowering.context import Context, Unproduced, constant
 from ge_converters.registry import Converter, Entry, Registry
@@ -139,9 +139,24 @@ class Caller:
             text = "no converter, no decomposition"
             derived = self.registry.why_not_derived(target)
             text += f"; {derived}" if derived else ""
+            declined = self._declined(target, node)
+            text = f"its formula declines: {declined}" if declined else text
             text += f"; near: {', '.join(near)}" if near else ""
             raise NoConverter(text, near)
         return entry
+
+    def _declined(self, target: Any, node: torch.fx.Node) -> str:
+        """Which argument kept the op from being decomposed; empty if it has no formula."""
+        formula = self.registry.formulas.get(str(target))
+        if formula is None or node.target is not target:
+            return ""
+        args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+        try:
+            with torch.no_grad():
+                formula(*args, **kwargs)
+        except Declined as error:
+            return str(error)
+        return ""
 
     def convert(self, node: torch.fx.Node, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
         """Call a converter and check what it returns.

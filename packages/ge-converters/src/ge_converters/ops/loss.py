@@ -188,8 +188,10 @@ def _embedding_bag(
             padding_idx=padding_idx,
         )
     )
-    if isinstance(meta_outputs[1].size[0], int) and meta_outputs[1].size[0] == 0:
-        results[1] = ge.Const(np.zeros((0,), np.int64))  # torch does not note the bag of each index
+    for i in (1, 3):  # torch does not note the bag of each index; off the CPU it notes places of maxima for 'max' alone
+        size = meta_outputs[i].size
+        if isinstance(size[0], int) and size[0] == 0:
+            results[i] = ge.Const(np.zeros(tuple(d if isinstance(d, int) else 1 for d in size), np.int64))
     made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, meta_outputs)]
     # With an end marker torch describes one bag more than there is, for a gradient that nobody takes here.
     return [made[0], None, None, None] if include_last_offset and not trained else made

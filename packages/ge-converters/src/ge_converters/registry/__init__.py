@@ -13,6 +13,7 @@ from ge_converters.registry.registry import (
     Registry,
     declare_supported,
     define,
+    define_formula,
     define_refusal,
     register_fx_node_ge_converter,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Target",
     "declare_supported",
     "define",
+    "define_formula",
     "define_refusal",
     "register_fx_node_ge_converter",
     "target_name",

@@ -99,6 +99,7 @@ class Registry:
         self._left_out: dict[str, LeftOut] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
+        self.formulas: dict[str, Callable[..., Any]] = {}  # of decomposed ops, by name; ``Declined`` says why not
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
@@ -599,6 +600,16 @@ def define(
     fn.__doc__ = f"{target._schema}\n\n{doc}"
     declare_supported(supports)(fn)
     register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}", takes=takes)(fn)
+
+
+def define_formula(name: str, formula: Callable[..., Any]) -> None:
+    """Note what an op is decomposed into, so that a call that is not decomposed can be asked why.
+
+    Args:
+        name: ``npu.npu_swiglu_quant.default``; the op may be unknown yet.
+        formula: Takes the op's arguments; raises ``Declined`` for those that it does not compute.
+    """
+    REGISTRY.formulas[name] = formula
 
 
 def define_refusal(target: Target | str, reason: str, *, module: str, source: str, title: str = "") -> None:

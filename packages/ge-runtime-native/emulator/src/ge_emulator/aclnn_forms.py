@@ -63,6 +63,11 @@ def equal(a: Arguments, _: Outputs) -> Any:
     return torch.tensor(torch.equal(a["self"], a["other"]))
 
 
+def histc(a: Arguments, outs: Outputs) -> Any:
+    """How many elements lie in each of equal parts of a range; whole numbers are counted as floats."""
+    return torch.histc(a["self"].to(torch.float64), a["bins"], a["min"], a["max"]).to(outs[0].dtype)
+
+
 # -- making ----------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from ge_converters.base.progress import Progress
 from torchair.passes.base import FxPass, place_of
 from torchair.passes.cats import RemoveCats
 from torchair.passes.custom import name_of_pass, run_custom
+from torchair.passes.grouped_products import UseGroupedMatmul
 from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ScopeSuperKernels, ThreadWaits
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.patterns import FusePatterns
@@ -36,6 +37,7 @@ BUILT_IN: Final[tuple[FxPass, ...]] = (
     FuseRmsNorm(),
     FuseQuantisedProducts(),
     MergeViews(),
+    UseGroupedMatmul(),
 )
 AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents(), ScopeSuperKernels())
 # Their results write memory; they only run in mode reduce-overhead.

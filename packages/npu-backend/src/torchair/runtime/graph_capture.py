@@ -21,6 +21,8 @@ from torchair.runtime.host_tasks import NpuTasks, StepNumbers
 
 Program = Callable[[list[Any]], Any]
 Told = Callable[[int, Callable[[str], Any]], None]
+_NOT_CAPTURED = ("error code is 107030", "during NPU graph capture")
+"""What torch_npu says of a call that waits while a stream is captured, and of an older kind of launch."""
 
 
 class Recording(Protocol):
@@ -125,7 +127,7 @@ class NpuGraph:
     def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Record what the program launches; on a device that does not run it.
 
-        Errors: EngineError GE4005 with operator and line, if an operator cannot be captured.
+        Errors: EngineError GE1058 with operator and line, if one waits for the device; GE4005, if one fails.
         """
         tasks = self._tasks() if numbers.tasks else None
         graph = self._npu.NPUGraph()
@@ -140,6 +142,13 @@ class NpuGraph:
         except Exception as error:
             # the end of a capture that has failed fails too, in the place of what says why
             if (cause := on_purpose(error)) is not None:
+                if any(text in str(cause) for text in _NOT_CAPTURED):
+                    raise EngineError(
+                        "GE1058",
+                        "this needs the host while the graph is captured:\n  " + cause.what,
+                        where=cause.where,
+                        next="change this line, or use options={'force_eager': True} or mode max-autotune",
+                    ) from cause
                 raise cause from cause.__cause__
             raise EngineError(
                 "GE4005",

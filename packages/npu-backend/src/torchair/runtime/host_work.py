@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -24,6 +25,9 @@ _INSTEAD: Final = {
 _WAITS: Final = "torch_npu waits for the device in it"
 _OLD: Final = "torch_npu launches it as an operator of the older kind, which it captures nowhere"
 _ONCE: Final = "call it once, before the compiled function, and pass the result"
+_WAITING: Final = ("cond", "while_loop")
+"""Control flow whose condition the host reads."""
+_OWN_KERNEL: Final = ("PrivateUse1", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 OF_TORCH_NPU: Final = {
     "_npu_format_cast": (_OLD, _ONCE),
     "npu_bmmV2": (_OLD, "write torch.matmul"),
@@ -46,6 +50,20 @@ OF_TORCH_NPU: Final = {
 
 Source: torch_npu 2.13 on the emulated device, ``tools/captured_tasks.py``.
 """
+
+
+_COPIES: Final = "torch_npu computes it on the host"
+OF_ATEN: Final = {
+    "_batch_norm_with_update_functional": (_COPIES, "write torch.nn.functional.batch_norm"),
+    "_conj_physical": (_COPIES, "write torch.complex(x.real, -x.imag)"),
+    "logcumsumexp": (_COPIES, "write (x - top).exp().cumsum(dim).log() + top"),
+}
+"""Operators of torch that call others, so that nothing says it but their run.
+
+Source: as of ``OF_TORCH_NPU``.
+"""
+_ON_HOST: Final = ("amin", "mean", "prod")
+"""Reductions of ``scatter_reduce`` that torch_npu computes on the host. Source: as of ``OF_TORCH_NPU``."""
 
 
 def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
@@ -71,12 +89,18 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
     """The nodes that need the host while a device captures, each with the reason and what to write instead."""
     changing = _changing(gm.graph)
     for node in gm.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _WAITING:
+            yield node, "the host waits for its condition; write torch.where, or a fixed number of rounds"
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         name = node.target._schema.name.split("::")[1].rstrip("_")
         instead = _INSTEAD.get(name, "")
         if node.target.namespace == "npu" and name in OF_TORCH_NPU:
             yield node, "; ".join(OF_TORCH_NPU[name])
+        elif device != "cpu" and node.target.namespace == "aten" and name in OF_ATEN:
+            yield node, "; ".join(OF_ATEN[name])
+        elif device != "cpu" and name == "scatter_reduce" and node.args[4] in _ON_HOST:
+            yield node, f"{_COPIES} with {node.args[4]!r}; use 'sum' or 'amax'"
         elif _by_mask(node, name) or torch.Tag.dynamic_output_shape in node.target.tags and name != "index":
             yield node, "how much it does depends on data; " + (instead or "use operators whose sizes are known")
         elif torch.Tag.data_dependent_output in node.target.tags:
@@ -88,6 +112,27 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             )
         elif _to_host(node, device):
             yield node, "its result goes to the host; return the tensor and move it after the call"
+        elif device != "cpu" and _computed_by_host(node.target):
+            yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
+
+
+@lru_cache(maxsize=1024)
+def _computed_by_host(op: torch._ops.OpOverload) -> bool:
+    """Whether torch computes an operator on the host, since the device's library brings no kernel.
+
+    Nothing is known of that where no such library is loaded.
+    """
+    if not hasattr(torch, torch._C._get_privateuse1_backend_name()):
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = op.name()
+    if not has(name, "CPU") or any(has(name, key) for key in _OWN_KERNEL):
+        return False
+    if not has(name, "CompositeExplicitAutogradNonFunctional"):
+        return True
+    # it calls the overload that writes its result, whose kernel counts
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1].rstrip("_"), op.overloadpacket)
+    return not any(has(getattr(packet, o).name(), "PrivateUse1") for o in packet.overloads() if o.endswith("out"))
 
 
 def _by_mask(node: Node, name: str) -> bool:

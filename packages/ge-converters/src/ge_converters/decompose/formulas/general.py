@@ -212,9 +212,9 @@ def pinv(self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None
     else:
         left, values, right = torch.linalg.svd(self, full_matrices=False)
         size, largest = values, values.narrow(-1, 0, 1)
-    given_atol = torch.zeros((), dtype=values.dtype) if atol is None else atol
+    given_atol = values.new_zeros(()) if atol is None else atol
     default = max(self.shape[-2:]) * torch.finfo(self.dtype).eps if atol is None else 0.0
-    given_rtol = torch.full((), default, dtype=values.dtype) if rtol is None else rtol
+    given_rtol = values.new_full((), default) if rtol is None else rtol
     limit = torch.maximum(given_atol.unsqueeze(-1), given_rtol.unsqueeze(-1) * largest)
     inverse = torch.where(size > limit, values.reciprocal(), torch.zeros_like(values))
     return (right.mH * inverse.unsqueeze(-2)) @ left.mH

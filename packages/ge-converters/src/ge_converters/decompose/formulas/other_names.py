@@ -12,8 +12,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_converters.base.errors import Declined
 from ge_converters.base.operators import aten
 from ge_converters.decompose.formulas import training_steps
+from ge_converters.registry import define_formula
 
 Formula = Callable[..., Any]
 
@@ -344,8 +346,12 @@ def cross_entropy_backward(
 
     Shapes: log_prob [n, c], target [n] -> [n, c].
     """
-    if label_smoothing or lse_square_scale_for_zloss or grad_zloss is not None:
-        return NotImplemented
+    if label_smoothing:
+        raise Declined("label_smoothing", label_smoothing, "0")
+    if lse_square_scale_for_zloss:
+        raise Declined("lse_square_scale_for_zloss", lse_square_scale_for_zloss, "0")
+    if grad_zloss is not None:
+        raise Declined("grad_zloss", grad_zloss, "None")
     logs = log_prob.float()
     kinds = {"none": 0, "mean": 1, "sum": 2}
     scale = torch.ones_like(logs[0]) if weight is None else weight.float()
@@ -370,8 +376,10 @@ def cross_entropy_of_sums(
 
     Shapes: three of [n], logits [n, c] -> [n], [n, c].
     """
-    if label_smoothing or vocab_parallel_logits is None:
-        return NotImplemented
+    if label_smoothing:
+        raise Declined("label_smoothing", label_smoothing, "0")
+    if vocab_parallel_logits is None:
+        raise Declined("vocab_parallel_logits", vocab_parallel_logits, "a tensor")
     loss = sum_exp_logits.log() - predicted_logits
     shifted = vocab_parallel_logits.float() - logits_max.unsqueeze(-1)
     return loss, shifted.exp() / sum_exp_logits.unsqueeze(-1)
@@ -395,8 +403,8 @@ def rms_norm_quant(
 
     Shapes: x [.., n], the others [n] or [1] -> as x, and [.., 1].
     """
-    if dst_dtype not in (None, 1):  # torch's number of int8
-        return NotImplemented
+    if dst_dtype not in (None, 1):
+        raise Declined("dst_dtype", dst_dtype, "1, torch's number of int8")
     wide = x.float()
     rstd = (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
     y = wide * rstd * gamma.float()
@@ -426,7 +434,7 @@ def permute_grad(
 ) -> Any:
     """Each token gets the sum of its copies' gradients. Shapes: grad [copies, h] -> [tokens_size_0, h]."""
     if padded_mode:
-        return NotImplemented
+        raise Declined("padded_mode", padded_mode, "False")
     rows = _copies(grad, sorted_indices).float()
     return rows.reshape(tokens_size_0, num_topk, grad.shape[-1]).sum(1).to(tokens_dtype)
 
@@ -445,8 +453,12 @@ def unpermute_grad(
 
     Shapes: grad [n, h], sorted_indices [n * k], probs [n, k] -> [permuted_tokens_size_0, h], [n, k].
     """
-    if padded_mode or probs is None or permuted_tokens is None:
-        return NotImplemented
+    if padded_mode:
+        raise Declined("padded_mode", padded_mode, "False")
+    if probs is None:
+        raise Declined("probs", probs, "a tensor")
+    if permuted_tokens is None:
+        raise Declined("permuted_tokens", permuted_tokens, "a tensor")
     places = sorted_indices.reshape(-1).long()
     spread = grad.float().unsqueeze(1).expand(-1, probs.shape[1], -1).reshape(-1, grad.shape[1])
     weighted = spread * probs.float().reshape(-1, 1)
@@ -480,8 +492,12 @@ def permute_by_map(
 
     Shapes: tokens [n, h], routing_map and probs [n, e] -> [m, h], [m], [m]; m is num_out_tokens.
     """
-    if drop_and_pad or num_out_tokens is None or probs is None:
-        return NotImplemented
+    if drop_and_pad:
+        raise Declined("drop_and_pad", drop_and_pad, "False")
+    if num_out_tokens is None:
+        raise Declined("num_out_tokens", num_out_tokens, "a number")
+    if probs is None:
+        raise Declined("probs", probs, "a tensor")
     count, experts = routing_map.shape
     chosen = routing_map.t().reshape(-1).int()
     order = torch.sort(chosen, stable=True, descending=True)[1][:num_out_tokens]
@@ -508,8 +524,10 @@ def gather_pa_kv_cache(
 
     Shapes: caches [pages, rows of a page, heads, d], block_tables [batch, pages], key and value [rows, heads, d].
     """
-    if key_cache.dim() != 4 or seq_offset is not None:
-        return NotImplemented
+    if key_cache.dim() != 4:
+        raise Declined("key_cache", list(key_cache.shape), "4 dimensions")
+    if seq_offset is not None:
+        raise Declined("seq_offset", seq_offset, "None")
     size = key_cache.shape[1]
     ends = seq_lens[1:].long() if is_seq_lens_cumsum else seq_lens.long().cumsum(0)
     place = torch.arange(key.shape[0], device=key.device)
@@ -521,6 +539,16 @@ def gather_pa_kv_cache(
     page = block_tables.long()[which, row // size]
     found = [cache.flatten(0, 1)[page * size + row % size] for cache in (key_cache, value_cache)]
     return tuple(torch.where(inside.view(-1, 1, 1), new, old) for new, old in zip(found, (key, value)))
+
+
+def scatter(input: Tensor, indices: Tensor, updates: Tensor, dim: int) -> Tensor:
+    """Elements written along ``dim``; one place of each line if ``indices`` has a dimension less.
+
+    Shapes: indices and updates alike -> as input.
+    """
+    if indices.dim() == input.dim() - 1:
+        indices, updates = indices.unsqueeze(dim), updates.unsqueeze(dim)
+    return aten.scatter.src(input, dim, indices.long(), updates)
 
 
 FORMULAS: Final[dict[str, Formula]] = {
@@ -562,6 +590,7 @@ FORMULAS: Final[dict[str, Formula]] = {
     "npu_moe_token_unpermute_grad_v2": unpermute_grad,
     "npu_pad": padded,
     "npu_rms_norm_quant_v2": rms_norm_quant,
+    "npu_scatter": scatter,
     "npu_slice": sliced,
     "npu_sort_v2": lambda x, dim=-1, descending=False: torch.sort(x, dim, descending)[0],
     "npu_stride_copy": stride_copy,
@@ -572,7 +601,21 @@ FORMULAS: Final[dict[str, Formula]] = {
 }
 
 
+def _quiet(formula: Formula) -> Formula:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return formula(*args, **kwargs)
+        except Declined:
+            return NotImplemented
+
+    return run
+
+
 def decompositions() -> dict[Any, Formula]:
-    """The formulas by overload, as far as torch_npu has been imported."""
+    """The formulas by overload, as far as torch_npu has been imported; a declined call leaves its op whole."""
     packets = {name: getattr(torch.ops.npu, name, None) for name in FORMULAS}
-    return {packet.default: FORMULAS[name] for name, packet in packets.items() if packet is not None}
+    return {packet.default: _quiet(FORMULAS[name]) for name, packet in packets.items() if packet is not None}
+
+
+for _name, _formula in FORMULAS.items():
+    define_formula(f"npu.{_name}.default", _formula)

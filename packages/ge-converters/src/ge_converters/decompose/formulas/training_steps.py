@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_converters.base.errors import Declined
 from ge_converters.base.operators import aten
 
 Formula = Callable[..., Any]
@@ -42,8 +43,14 @@ def swiglu_quant(
 
     Shapes: x [.., 2 n], smooth_scales [n] or [1, n] -> [.., n], [..].
     """
-    if quant_mode != 1 or offsets is not None or group_index is not None or dst_type not in _INT8:
-        return NotImplemented
+    if quant_mode != 1:
+        raise Declined("quant_mode", quant_mode, "1")
+    if offsets is not None:
+        raise Declined("offsets", offsets, "None")
+    if group_index is not None:
+        raise Declined("group_index", group_index, "None")
+    if dst_type not in _INT8:
+        raise Declined("dst_type", dst_type, "int8")
     left, right = x.float().chunk(2, -1)
     y = torch.nn.functional.silu(left) * right if activate_left else torch.nn.functional.silu(right) * left
     return _rounded(y if smooth_scales is None else y * smooth_scales.float().reshape(-1))
@@ -59,8 +66,14 @@ def swiglu_backward(
     clamp_limit: float = 0.0,
 ) -> Any:
     """Gradient of ``silu(a) * b``. Shapes: grad_y [.., n], x [.., 2 n] -> as x, and nothing."""
-    if weight is not None or y_origin is not None or group_index is not None or clamp_limit:
-        return NotImplemented
+    if weight is not None:
+        raise Declined("weight", weight, "None")
+    if y_origin is not None:
+        raise Declined("y_origin", y_origin, "None")
+    if group_index is not None:
+        raise Declined("group_index", group_index, "None")
+    if clamp_limit:
+        raise Declined("clamp_limit", clamp_limit, "0")
     left, right = x.float().chunk(2, -1)
     dy, gate = grad_y.float(), left.sigmoid()
     parts = dy * right * gate * (1 + left * (1 - gate)), dy * left * gate
@@ -83,9 +96,22 @@ def rotate_quant(
 
     Shapes: x [m, n], rotation [n, n] -> [m, n], [m].
     """
-    plain = alpha is None and dst_dtype in _INT8 and axis in (-1, 1) and round_mode == "rint"
-    if not plain or scale_alg or dst_type_max or transpose_y or x.shape[-1] != rotation.shape[0]:
-        return NotImplemented
+    if alpha is not None:
+        raise Declined("alpha", alpha, "None")
+    if dst_dtype not in _INT8:
+        raise Declined("dst_dtype", dst_dtype, "int8")
+    if axis not in (-1, 1):
+        raise Declined("axis", axis, "the last one")
+    if round_mode != "rint":
+        raise Declined("round_mode", round_mode, "'rint'")
+    if scale_alg:
+        raise Declined("scale_alg", scale_alg, "0")
+    if dst_type_max:
+        raise Declined("dst_type_max", dst_type_max, "0")
+    if transpose_y:
+        raise Declined("transpose_y", transpose_y, "False")
+    if x.shape[-1] != rotation.shape[0]:
+        raise Declined("rotation", list(rotation.shape), "as many rows as x has columns")
     return _rounded(torch.matmul(x, rotation).float())
 
 
@@ -102,8 +128,12 @@ def quant_matmul_gelu(
 
     Shapes: x1 [m, k], x2 [k, n], scales [m] and [n] -> [m, n] of float16.
     """
-    if bias is not None or x1.dtype is not torch.int8 or approximate not in ("gelu_erf", "gelu_tanh"):
-        return NotImplemented
+    if bias is not None:
+        raise Declined("bias", bias, "None")
+    if x1.dtype is not torch.int8:
+        raise Declined("x1", x1, "int8")
+    if approximate not in ("gelu_erf", "gelu_tanh"):
+        raise Declined("approximate", approximate, "'gelu_erf' or 'gelu_tanh'")
     product = torch.matmul(x1.float(), x2.float()) * x1_scale.float().unsqueeze(-1) * x2_scale.float()
     kind = "tanh" if approximate == "gelu_tanh" else "none"
     return torch.nn.functional.gelu(product, approximate=kind).to(torch.float16)
@@ -130,7 +160,7 @@ def nsa_compress(
     Shapes: x [t, n, d], weight [size, n] -> [windows, n, d].
     """
     if actual_seq_len is None and not isinstance(x.shape[0], int):
-        return NotImplemented
+        raise Declined("actual_seq_len", actual_seq_len, "lengths, if the number of rows is symbolic")
     w = weight.float().unsqueeze(-1)
     sums = [(x[at : at + size].float() * w).sum(0) for at in _starts(x.shape[0], size, stride, actual_seq_len)]
     return torch.stack(sums).to(x.dtype)
@@ -141,7 +171,7 @@ def nsa_compress_grad(
 ) -> Any:
     """Gradients of x and of the weight."""
     if not isinstance(x.shape[0], int):
-        return NotImplemented
+        raise Declined("input", list(x.shape), "a number of rows that is not symbolic")
     w, dy = weight.float().unsqueeze(-1), grad.float()
     dx, dw = torch.zeros_like(x, dtype=torch.float32), torch.zeros_like(weight, dtype=torch.float32)
     for i, at in enumerate(_starts(x.shape[0], size, stride, actual_seq_len)):
@@ -158,7 +188,7 @@ def nsa_compress_grad(
 def renorm_backward(grad: Tensor, input: Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     """Gradient of ``renorm`` by the Euclidean norm: that of the scale of each slice whose norm is too large."""
     if p != 2:
-        return NotImplemented
+        raise Declined("p", p, "2")
     axes = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, 2, axes, keepdim=True)
     turned = input * ((grad * input).sum(axes, keepdim=True) / torch.where(norm > 0, norm, 1.0))
@@ -180,8 +210,10 @@ def gating_backward(
 
     Shapes: x_norm [n, e], grad_y and index [n, k] -> [n, e].
     """
-    if renorm or norm_type not in (0, 1):
-        return NotImplemented
+    if renorm:
+        raise Declined("renorm", renorm, "0")
+    if norm_type not in (0, 1):
+        raise Declined("norm_type", norm_type, "0 or 1")
     normed, at = x_norm.float(), index.long()
     slope = grad_y.float() * routed_scaling_factor
     if norm_type == 1:
@@ -216,8 +248,12 @@ def unpermute_by_map(
 
     Shapes: permuted_tokens [m, h], sorted_indices [m], probs and routing_map [n, e] -> [n, h], [m], [m], [m].
     """
-    if drop_and_pad or probs is None or routing_map is None:
-        return NotImplemented
+    if drop_and_pad:
+        raise Declined("drop_and_pad", drop_and_pad, "False")
+    if probs is None:
+        raise Declined("probs", probs, "a tensor")
+    if routing_map is None:
+        raise Declined("routing_map", routing_map, "a tensor")
     came_from = torch.sort(sorted_indices.int())[1]
     tokens, experts = (t[came_from] for t in _pairs(routing_map, permuted_tokens.shape[0]))
     weights = probs.reshape(-1)[tokens * routing_map.shape[1] + experts]
@@ -237,8 +273,14 @@ def unpermute_by_map_grad(
     restore_shape: Sequence[Any],
 ) -> Any:
     """Gradients of the rows and of the weights; ``out_index`` are the places of the pairs, as the forward gets them."""
-    if drop_and_pad or probs is None or routing_map is None or permuted_tokens is None:
-        return NotImplemented
+    if drop_and_pad:
+        raise Declined("drop_and_pad", drop_and_pad, "False")
+    if probs is None:
+        raise Declined("probs", probs, "a tensor")
+    if routing_map is None:
+        raise Declined("routing_map", routing_map, "a tensor")
+    if permuted_tokens is None:
+        raise Declined("permuted_tokens", permuted_tokens, "a tensor")
     came_from = torch.sort(out_index.int())[1]
     tokens, experts = (t[came_from] for t in _pairs(routing_map, permuted_tokens.shape[0]))
     place = tokens * routing_map.shape[1] + experts
@@ -267,8 +309,12 @@ def update_expert(
 
     Shapes: expert_ids [n, k], eplb_table [e, most + 1] -> [n, k], and a mask of bool.
     """
-    if balance_mode or any(t is not None for t in (expert_scales, pruning_threshold, active_mask)):
-        return NotImplemented
+    if balance_mode:
+        raise Declined("balance_mode", balance_mode, "0")
+    given = {"expert_scales": expert_scales, "pruning_threshold": pruning_threshold, "active_mask": active_mask}
+    for name, value in given.items():
+        if value is not None:
+            raise Declined(name, value, "None")
     rows = eplb_table[expert_ids.long()].long()
     share = (world_size + rows[..., 0] - 1) // rows[..., 0]
     place = torch.where(rows[..., 0] == 1, 1, local_rank_id // share + 1)

@@ -6,7 +6,7 @@ from typing import Final
 
 from ge_converters.registry import define_refusal
 
-_INPLACE: Final = "it writes its argument and returns it, which AOTAutograd cannot make functional; "
+_UNSAID: Final = "what it computes is not documented, so that nothing proves a converter; "
 _OPEN: Final = "the CPU engine has no kernel for its GE operator yet, so nothing proves a converter; "
 
 _EAGER: Final = "call it in eager mode, between graphs"
@@ -15,17 +15,12 @@ _SYNC: Final = (
     "torch.nn.BatchNorm, or call the layer in eager mode"
 )
 
-_SCATTER: Final = (
-    "the CPU engine quantises along the default axis of its GE operator alone, torch_npu's default is another one, so "
-    "nothing proves a converter; use npu_quantize and a write into the cache"
-)
-
-_WRITES: Final = "it writes into tensors that are no results, which AOTAutograd cannot make functional; "
+_WRITES: Final = "it updates the tensors of argument 'out', which its schema does not mark as written; "
 
 # What several ops have in common: the reason, and their names.
 KINDS: Final = {
     "it is about memory and its layout, not about values; a graph plans its memory itself, " + _EAGER: (
-        "copy_memory_ empty_with_format empty_with_swapped_memory get_npu_format get_storage_size npu_change_data_ptr "
+        "empty_with_format empty_with_swapped_memory get_npu_format get_storage_size npu_change_data_ptr "
         "npu_view_copy unsafe_empty_with_format"
     ),
     "it asks for sizes or for the bytes of one launch, numbers of the device's own planning; call the operator whose "
@@ -47,14 +42,11 @@ KINDS: Final = {
     _WRITES + "use torch.optim, whose steps are compiled": (
         "npu_apply_adam npu_apply_adam.out npu_apply_adam_w.out npu_bert_apply_adam npu_bert_apply_adam.out"
     ),
-    _WRITES + _EAGER: (
+    _UNSAID + _EAGER: (
         "_amp_foreach_non_finite_check _npu_silent_check _npu_silent_check_v2 _npu_silent_check_v3 "
-        "_npu_matmul_abft_verify npu_advance_step_flashattn attention_worker_scheduler_ ffn_worker_scheduler_ "
-        "npu_nsa_compress_infer.cache"
+        "_npu_matmul_abft_verify attention_worker_scheduler_ ffn_worker_scheduler_"
     ),
-    _INPLACE + "use the operator without the underscore, or torch's own": (
-        "npu_attn_softmax_ npu_attn_softmax_backward_ npu_dtype_cast_ one_"
-    ),
+    _UNSAID + "use torch.softmax": ("npu_attn_softmax_ npu_attn_softmax_backward_"),
     "its random numbers are the device's own, and nothing proves a converter; use torch.nn.functional.dropout, "
     "torch.rand or torch.empty_like(x).exponential_()": (
         "_dropout_with_byte_mask dropout_with_byte_mask _npu_dropout _npu_dropout_gen_mask.Tensor npu_dropout_gen_mask "
@@ -73,13 +65,11 @@ KINDS: Final = {
         "npu_multi_head_attention npu_multi_head_attention_backward"
     ),
     _OPEN + "use torchvision's operators, or call it in eager mode": (
-        "npu_anchor_response_flags npu_batch_nms npu_ciou_backward npu_deformable_conv2d npu_grid_assign_positive "
-        "npu_nms_rotated npu_nms_with_mask npu_ps_roi_pooling_backward npu_rotated_box_decode npu_rotated_box_encode "
+        "npu_batch_nms npu_ciou_backward npu_deformable_conv2d npu_grid_assign_positive "
+        "npu_nms_rotated npu_nms_with_mask npu_rotated_box_decode npu_rotated_box_encode "
         "npu_rotated_iou npu_rotated_overlaps npu_sub_sample npu_yolo_boxes_encode"
     ),
-    _OPEN + _EAGER: (
-        "npu_ifmr npu_masked_fill_range npu_normalize_batch npu_scatter npu_stride_add npu_weight_quant_preprocess"
-    ),
+    _OPEN + _EAGER: ("npu_ifmr npu_normalize_batch npu_stride_add npu_weight_quant_preprocess"),
     "its mask of what a process holds is packed in bits in an order that is not documented; use "
     "torch.nn.functional.linear and cross_entropy": (
         "npu_fused_linear_online_max_sum npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
@@ -91,14 +81,12 @@ KINDS: Final = {
     _OPEN + "run the training step in eager mode": (
         "npu_block_sparse_attention_backward npu_dense_lightning_indexer_grad_kl_loss "
         "npu_dense_lightning_indexer_softmax_lse npu_fused_floyd_attention npu_fused_floyd_attention_backward "
-        "npu_lightning_indexer_grad npu_mhc_pre npu_mhc_pre_backward npu_mhc_sinkhorn npu_mhc_sinkhorn_backward "
+        "npu_lightning_indexer_grad npu_mhc_pre npu_mhc_pre_backward npu_mhc_sinkhorn_backward "
         "npu_nsa_compress_attention npu_nsa_compress_attention_infer npu_nsa_select_attention "
         "npu_nsa_select_attention_grad npu_nsa_select_attention_infer npu_quant_fusion_attention "
-        "npu_quant_fusion_attention_backward npu_sparse_flash_attention_grad stft_backward npu_grouped_matmul_add"
+        "npu_quant_fusion_attention_backward npu_sparse_flash_attention_grad stft_backward "
     ),
-    _OPEN + "use npu_swiglu and npu_dynamic_quant or npu_dynamic_mx_quant": (
-        "_npu_swiglu_backward_mx_quant_with_dual_axis npu_swiglu_group_quant npu_swiglu_mx_quant_with_dual_axis"
-    ),
+    _OPEN + "use npu_swiglu and npu_dynamic_quant or npu_dynamic_mx_quant": ("npu_swiglu_group_quant "),
 }
 
 # Op: what is missing, and where to go instead.
@@ -112,61 +100,46 @@ REFUSED: Final = {
     "npu_dynamic_mx_quant with an 8-bit float",
     "npu_dual_level_quant_matmul": "its operands are float4, two in a byte in an order that is not documented; use "
     "npu_quant_matmul",
-    "npu_apply_adam_w": "it updates the tensors of argument 'out', which its schema does not mark as written; use "
-    "torch.optim.AdamW",
+    "npu_apply_adam_w": _WRITES + "use torch.optim.AdamW",
     "npu_moe_init_routing_quant": "its documentation takes the row of a pair modulo the number of rows, of an order "
     "that sorts pairs row by row; the two exclude each other. Use npu_moe_init_routing_v2 with quant_mode",
     "npu_top_k_top_p_sample": "its documentation sums probabilities from the least one and keeps a sum below top_p, "
     "and elsewhere drops it; use npu_top_k_top_p and torch.multinomial",
-    "npu_format_cast_.acl_format": _INPLACE + "use npu_format_cast",
-    "npu_format_cast_": _INPLACE + "use npu_format_cast",
-    "npu_scatter_pa_cache.value": _INPLACE + "use npu_scatter_pa_kv_cache",
     "npu_sparse_lightning_indexer_grad_kl_loss": _OPEN + "run the training step in eager mode",
+    "npu_nsa_compress_infer.cache": _OPEN + _EAGER,
+    "npu_scatter_pa_cache.value": "torch takes its cache for an output that is only written, and drops what it held; "
+    "use npu_scatter_pa_kv_cache",
     "npu_block_sparse_attention": _OPEN + "use npu_sparse_flash_attention",
     "npu_deformable_conv2dbk": _OPEN + "run the training step in eager mode",
     "npu_matmul_compress_dequant": _OPEN + "use npu_quant_matmul",
     "npu_hans_encode.out": "it writes argument 'out', which is a list its schema does not mark; call it in eager mode",
-    "npu_hans_decode.out": _INPLACE + "call it in eager mode",
-    "npu_add_quant_gmm_": _INPLACE + "add the result of npu_grouped_matmul",
-    "npu_grouped_matmul_add_": _INPLACE + "add the result of npu_grouped_matmul",
-    "npu_add_quant_matmul_": _INPLACE + "add the result of npu_quant_matmul",
+    "npu_hans_decode.out": _UNSAID + "call it in eager mode",
     "npu_alltoallv_gmm": _OPEN + "use torch.distributed.all_to_all_single and npu_grouped_matmul",
     "npu_gmm_alltoallv": _OPEN + "use npu_grouped_matmul and torch.distributed.all_to_all_single",
     "npu_all_gather_quant_mm": _OPEN + "use npu_all_gather_base_mm",
     "npu_quant_mm_reduce_scatter": _OPEN + "use npu_mm_reduce_scatter_base",
-    "npu_moe_token_permute_with_routing_map_grad": _OPEN + "use npu_moe_token_permute",
     "_npu_distribute_barrier": _OPEN + "call torch.distributed.barrier outside of the graph",
     "_npu_rms_norm_backward_quant": _OPEN + "quantise the gradient of npu_rms_norm with npu_quantize",
     "attention_worker_scheduler": _OPEN + _EAGER,
     "ffn_worker_scheduler": _OPEN + _EAGER,
-    "batch_norm_reduce": _SYNC,
     "batch_norm_gather_stats_update": _SYNC,
-    "npu_add_quant_gmm": _OPEN + "add the result of npu_grouped_matmul",
-    "npu_add_quant_matmul": _OPEN + "add the result of npu_quant_matmul",
     "npu_all_to_all_matmul": _OPEN + "use torch.distributed.all_to_all_single and torch.matmul",
     "npu_all_to_all_quant_matmul": _OPEN + "use torch.distributed.all_to_all_single and npu_quant_matmul",
     "npu_matmul_all_to_all": _OPEN + "use torch.matmul and torch.distributed.all_to_all_single",
     "npu_quant_matmul_all_to_all": _OPEN + "use npu_quant_matmul and torch.distributed.all_to_all_single",
     "npu_alltoallv_quant_gmm": _OPEN + "use torch.distributed.all_to_all_single and npu_grouped_matmul",
     "npu_quant_gmm_alltoallv": _OPEN + "use npu_grouped_matmul and torch.distributed.all_to_all_single",
-    "npu_anti_mx_quant": _OPEN + "multiply the values by their scales",
     "npu_attention_to_ffn": _OPEN + _EAGER,
     "npu_ffn_to_attention": _OPEN + _EAGER,
     "npu_attention_worker_combine": _OPEN + _EAGER,
     "npu_ffn_worker_batching": _OPEN + _EAGER,
     "npu_dequant_rope_quant_kvcache": _OPEN + "use npu_rotary_mul, npu_quantize and a write into the cache",
     "npu_rope_quant_kvcache": _OPEN + "use npu_rotary_mul, npu_quantize and a write into the cache",
-    "npu_qkv_rms_norm_rope_cache": _OPEN + "use npu_rms_norm, npu_rotary_mul and npu_scatter_pa_kv_cache",
-    "npu_qkv_rms_norm_rope_cache_functional": _OPEN + "use npu_rms_norm, npu_rotary_mul and npu_scatter_pa_kv_cache",
     "npu_fused_causal_conv1d": _OPEN + "use torch.nn.functional.conv1d on the padded sequence",
     "npu_fused_causal_conv1d_v2": _OPEN + "use torch.nn.functional.conv1d on the padded sequence",
-    "npu_grouped_dynamic_block_quant": _OPEN + "call npu_dynamic_block_quant for each group",
     "npu_moe_distribute_combine_add_rms_norm": _OPEN + "use npu_moe_distribute_combine_v2 and npu_add_rms_norm",
     "npu_quant_conv2d": "of its scales GE takes the packed form alone, and its documentation leaves the layout of the "
     "result open; use torch.nn.functional.conv2d on the dequantised weight",
-    "npu_quant_max": _OPEN + "use npu_quantize and torch.amax",
-    "npu_quant_scatter": _SCATTER,
-    "npu_quant_scatter_": _SCATTER,
 }
 
 

@@ -108,3 +108,15 @@ rows(
     host=("k",),
     source="TensorFlow's matrix_diag_part and matrix_set_diag of the second version",
 )
+
+
+@kernel("MaskedFillRange", source="ops-nn: index/masked_fill_range, documentation")
+def masked_fill_range(x: Tensor, start: Tensor, end: Tensor, value: Tensor, *, axis: int = -1) -> Tensor:
+    """``x[i, start[j, i] : end[j, i]] = value[j]``, one j after the other."""
+    if x.dim() != 2 or axis not in (-1, 1):
+        raise refused("MaskedFillRange", f"{x.dim()} dimensions, axis {axis}", "accepted: 2, along the last one")
+    y = x.clone()
+    for number, begins, ends in zip(value, start.tolist(), end.tolist(), strict=True):
+        for row, begin, stop in zip(y, begins, ends):
+            row[begin:stop] = number
+    return y

@@ -209,3 +209,17 @@ def non_max_suppression_v4(
     if pad_to_max_output_size:
         kept = torch.nn.functional.pad(kept, (0, int(number(max_output_size)) - kept.numel()))
     return kept, count
+
+
+@kernel("AnchorResponseFlags", source="ops-cv: objdetect/anchor_response_flags, documentation")
+def anchor_response_flags(
+    gt_bboxes: Tensor, *, featmap_size: Sequence[int], strides: Sequence[int], num_base_anchors: int
+) -> Tensor:
+    """1 for every anchor of the cells in which the middle of a box lies; cells row by row, strides (across, down)."""
+    height, width = featmap_size
+    across, down = (((gt_bboxes[:, i] + gt_bboxes[:, i + 2]) / 2 / strides[i]).long() for i in (0, 1))
+    if bool(((across < 0) | (across >= width) | (down < 0) | (down >= height)).any()):
+        raise refused("AnchorResponseFlags", f"a box whose middle lies outside of {height} x {width} cells")
+    flags = torch.zeros(height * width, dtype=torch.uint8)
+    flags[down * width + across] = 1
+    return flags.repeat_interleave(num_base_anchors)

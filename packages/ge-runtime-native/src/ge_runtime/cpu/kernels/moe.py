@@ -270,3 +270,36 @@ def scatter_pa_cache(
         raise refused("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
     _into_pages(key_cache, key, slot_mapping)
     return key_cache
+
+
+@kernel(
+    "MoeTokenPermuteWithRoutingMapGrad",
+    ignores=("num_experts",),
+    source="ops-transformer: moe/moe_token_permute_with_routing_map_grad, documentation",
+)
+def moe_token_permute_with_routing_map_grad(
+    permuted_token_output_grad: Tensor,
+    permuted_probs_output_grad_optional: Tensor | None,
+    sorted_indices: Tensor,
+    routing_map_optional: Tensor | None = None,
+    *,
+    tokens_num: int,
+    padded_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(gradient of the tokens, gradient of the weights): each token gets the sum of what its copies got."""
+    op, grad = "MoeTokenPermuteWithRoutingMapGrad", permuted_token_output_grad
+    if routing_map_optional is None or routing_map_optional.shape[0] != tokens_num:
+        raise refused(op, f"no routing_map of {tokens_num} tokens", "feed the map of the forward pass")
+    chosen, places = routing_map_optional.bool(), sorted_indices.long()
+    tokens = torch.zeros(tokens_num, grad.shape[1], dtype=torch.float32)
+    given = torch.zeros(chosen.shape[1], tokens_num)  # by expert, as the copies stand
+    weights = permuted_probs_output_grad_optional
+    if padded_mode:
+        tokens.index_add_(0, places, wide(grad))
+        if weights is not None:
+            given.scatter_(1, places.view(chosen.shape[1], -1), wide(weights).view(chosen.shape[1], -1))
+    else:
+        tokens.index_add_(0, torch.nonzero(chosen)[:, 0], wide(grad)[places])
+        if weights is not None:
+            given[chosen.T] = wide(weights)
+    return tokens.to(grad.dtype), given.T.to(grad.dtype if weights is None else weights.dtype)

@@ -7,13 +7,13 @@ filler. 8-bit formats only: torch has no arithmetic to or from 4 bits, and their
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.matmul import spans
+from ge_runtime.cpu.kernels.matmul import group_spans, spans
 from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
 from ge_runtime.cpu.kernels.numerics import FLOAT8, wide
 from ge_runtime.cpu.kernels.quant import swiglu, to_quantised
@@ -246,3 +246,93 @@ def dynamic_block_quant(
     each = scale.repeat_interleave(row_block_size, -2)[..., :rows, :].repeat_interleave(col_block_size, -1)
     y = torch.nan_to_num(wide(x) / each[..., :columns], nan=0.0)
     return to_quantised(op, y, dtype, round_mode), scale
+
+
+@kernel("GroupedDynamicBlockQuant", host=("group_list",), source="ops-nn: quant/grouped_dynamic_block_quant")
+def grouped_dynamic_block_quant(
+    x: Tensor,
+    group_list: Tensor,
+    *,
+    min_scale: float = 0.0,
+    round_mode: str = "rint",
+    dst_type: int = 35,
+    row_block_size: int = 1,
+    col_block_size: int = 128,
+    group_list_type: int = 0,
+    dst_type_max: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """As DynamicBlockQuant, with blocks of rows that begin anew in every group; ``group_list`` has running ends.
+
+    The scales of group g begin at row ``start // row_block_size + g``; rows that no group has are 1.
+    """
+    op = "GroupedDynamicBlockQuant"
+    if group_list_type or dst_type_max or x.dim() != 2:
+        raise refused(
+            op,
+            f"group_list_type {group_list_type}, dst_type_max {dst_type_max}, {x.dim()} dimensions",
+            "accepted: 0, 0, 2",
+        )
+    y = torch.zeros(x.shape, dtype=torch_dtype(dst_type))
+    count = x.shape[0] // row_block_size + len(group_list)
+    scale = torch.ones(count, -(-x.shape[1] // col_block_size))
+    for group, start, end in group_spans(group_list, 0):
+        if end == start:
+            continue
+        words: dict[str, Any] = {"min_scale": min_scale, "round_mode": round_mode, "dst_type": dst_type}
+        y[start:end], part = dynamic_block_quant(
+            x[start:end], row_block_size=row_block_size, col_block_size=col_block_size, **words
+        )
+        first = start // row_block_size + group
+        scale[first : first + part.shape[0]] = part
+    return y, scale
+
+
+def _dual(op: str, y: Tensor, group_index: Tensor | None, code: int, words: tuple[str, int, float]) -> Any:
+    """(y1, mxscale1, y2, mxscale2) along both of the last axes."""
+    if group_index is not None:
+        raise refused(op, "group_index", "leave it out")
+    round_mode, scale_alg, largest = words
+    dtype = _format(op, code, round_mode, scale_alg, largest)
+    return *mx(y, dtype, scale_alg, -1), *mx(y, dtype, scale_alg, -2)
+
+
+@kernel("SwigluMxQuantWithDualAxis", source="ops-nn: activation/swiglu_mx_quant, quant/dynamic_mx_quant")
+def swiglu_mx_quant_with_dual_axis(
+    x: Tensor,
+    group_index: Tensor | None = None,
+    *,
+    activate_left: bool = True,
+    round_mode: str = "rint",
+    scale_alg: int = 0,
+    dst_type: int = 35,
+    max_dtype_value: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A gated activation rounded to the type of x, then DynamicMxQuantWithDualAxis."""
+    y = swiglu(wide(x), activate_left, 0, 0.0, 0.0, 0.0).to(x.dtype)
+    words = round_mode, scale_alg, max_dtype_value
+    return _dual("SwigluMxQuantWithDualAxis", y, group_index, dst_type, words)
+
+
+@kernel(
+    "SwigluBackwardMxQuantWithDualAxis",
+    source="ops-nn: activation/swiglu_backward_mx_quant_with_dual_axis, its parts' documentation",
+)
+def swiglu_backward_mx_quant_with_dual_axis(
+    x: Tensor,
+    y_grad: Tensor,
+    group_index: Tensor | None = None,
+    *,
+    activate_left: bool = True,
+    round_mode: str = "rint",
+    scale_alg: int = 0,
+    dst_dtype: int = 35,
+    max_dtype_value: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradient of a gated activation rounded to the type of x, then DynamicMxQuantWithDualAxis."""
+    a, b = wide(x).chunk(2, -1)
+    gate, other = (a, b) if activate_left else (b, a)
+    s = torch.sigmoid(gate)
+    of_gate, of_other = wide(y_grad) * other * (s + s * (1 - s) * gate), wide(y_grad) * s * gate
+    slope = torch.cat((of_gate, of_other) if activate_left else (of_other, of_gate), -1).to(x.dtype)
+    words = round_mode, scale_alg, max_dtype_value
+    return _dual("SwigluBackwardMxQuantWithDualAxis", slope, group_index, dst_dtype, words)

@@ -411,13 +411,16 @@ def quant_update_scatter(
     axis: int = 0,
     quant_axis: int = 1,
     reciprocal_scale: bool = False,
+    round_mode: str = "rint",
 ) -> Tensor:
     """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``.
 
     Scales and zero points are one number, or one an element of ``quant_axis`` of the updates.
     """
-    if reduce != "update":
-        raise refused("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
+    if reduce != "update" or round_mode != "rint":
+        raise refused(
+            "QuantUpdateScatter", f"reduce is {reduce!r}, round_mode {round_mode!r}", "accepted: update, rint"
+        )
 
     def along(v: Tensor) -> Tensor:
         shape = [1] * updates.dim()

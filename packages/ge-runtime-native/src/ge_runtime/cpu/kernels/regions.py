@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -144,6 +145,14 @@ def roi_pooling_with_arg_max(
     return y, places
 
 
+def _cells(region: Sequence[float], scale: float, count: int, height: int, width: int) -> Any:
+    """Of a region (image, corners): its cells down and across, each with its number and the rows or columns it has."""
+    left, top = region[1] * scale, region[2] * scale
+    across, down = ((region[i] + 1) * scale - first for i, first in ((3, left), (4, top)))
+    rows, columns = _bins(top, max(down, 0.1), count, height), _bins(left, max(across, 0.1), count, width)
+    return list(enumerate(rows)), list(enumerate(columns))
+
+
 @kernel("PSROIPoolingV2", source="ops-cv: objdetect/psroi_pooling_v2, documentation")
 def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_dim: int, group_size: int) -> Tensor:
     """Mean of each cell of each region, every cell in a channel of its own; corners are rounded, then scaled."""
@@ -153,15 +162,36 @@ def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_di
     maps = wide(x).view(n, output_dim, group_size, group_size, height, width)
     pooled = []
     for region in wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist():
-        image, left, top = int(region[0]), region[1] * spatial_scale, region[2] * spatial_scale
-        across, down = ((region[i] + 1) * spatial_scale - first for i, first in ((3, left), (4, top)))
         y = maps.new_zeros(output_dim, group_size, group_size)
-        for i, (h1, h2) in enumerate(_bins(top, max(down, 0.1), group_size, height)):
-            for j, (w1, w2) in enumerate(_bins(left, max(across, 0.1), group_size, width)):
-                if h2 > h1 and w2 > w1:
-                    y[:, i, j] = maps[image, :, i, j, h1:h2, w1:w2].mean((1, 2))
+        cells = itertools.product(*_cells(region, spatial_scale, group_size, height, width))
+        for (i, (h1, h2)), (j, (w1, w2)) in cells:
+            if h2 > h1 and w2 > w1:
+                y[:, i, j] = maps[int(region[0]), :, i, j, h1:h2, w1:w2].mean((1, 2))
         pooled.append(y)
     return (torch.stack(pooled) if pooled else maps.new_zeros(0, output_dim, group_size, group_size)).to(x.dtype)
+
+
+@kernel("PSROIPoolingGradV2D", source="ops-cv: objdetect/psroi_pooling_grad_v2_d, of the forward operator")
+def psroi_pooling_grad_v2_d(
+    x: Tensor,
+    rois: Tensor,
+    *,
+    spatial_scale: float,
+    output_dim: int,
+    group_size: int,
+    input_size: Sequence[int],
+) -> Tensor:
+    """Gradient (images, channels, height, width) of the pooled maps: each cell gives its share to what it took."""
+    images, height, width = rois.shape[0], *input_size
+    maps = torch.zeros(images, output_dim, group_size, group_size, height, width)
+    regions = wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist()
+    for region, grad in zip(regions, wide(x).view(-1, output_dim, group_size, group_size), strict=True):
+        cells = itertools.product(*_cells(region, spatial_scale, group_size, height, width))
+        for (i, (h1, h2)), (j, (w1, w2)) in cells:
+            if h2 > h1 and w2 > w1:
+                share = grad[:, i, j] / ((h2 - h1) * (w2 - w1))
+                maps[int(region[0]), :, i, j, h1:h2, w1:w2] += share[:, None, None]
+    return maps.view(images, -1, height, width).to(x.dtype)
 
 
 def _bilinear(x: Tensor, at_y: Tensor, at_x: Tensor) -> Tensor:
