@@ -10,6 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from ge_graph import Graph, building, ops
+from ge_graph.dtypes import DataType, Format
+from ge_graph.errors import EngineError
+from ge_runtime.cpu import CpuEngine
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 LIMITS = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
@@ -155,3 +160,17 @@ def test_cubic_at_pixel_centres_is_tensorflows(run, size):
     x = rand(2, 3, 7, 10)
     want = torch.nn.functional.interpolate(x.double(), size, mode="bicubic", antialias=True)
     close(run("ResizeBicubic", x, list(size), half_pixel_centers=True), want)
+
+
+@pytest.mark.parametrize("op", ["ResizeBilinearV2", "ResizeNearestNeighborV2", "ResizeBicubic", "ResizeTrilinear"])
+def test_a_picture_that_its_descriptor_says_lies_elsewhere_is_refused(op):
+    """GE takes the layout from the format of the edge; other axes resized would be wrong numbers without a word."""
+    volume = op == "ResizeTrilinear"
+    shape, size = ((1, 2, 4, 4, 3), [4, 8, 8]) if volume else ((1, 4, 4, 3), [8, 8])
+    graph = Graph("layout")
+    with building(graph):
+        x = ops.Data(index=0, dtype=DataType.DT_FLOAT, shape=shape)
+        x.format = Format.FORMAT_NDHWC if volume else Format.FORMAT_NHWC
+        graph.outputs = [getattr(ops, op)(x, size)]
+    with pytest.raises(EngineError, match=r"GE4009.*N.?HWC"):
+        CpuEngine().compile(graph, {}).run([torch.ones(shape)])

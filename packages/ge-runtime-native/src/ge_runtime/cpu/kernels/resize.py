@@ -13,8 +13,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_graph.dtypes import Format
 from ge_runtime.cpu.kernels.numerics import wide
-from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 
@@ -273,6 +275,24 @@ rows(
     ignores=("output_size",),
     source=_HEADER,
 )
+
+
+@plan(
+    "ResizeNearestNeighborV2",
+    "ResizeBilinearV2",
+    "ResizeBicubic",
+    "ResizeTrilinear",
+    "ResizeNearestNeighborV2Grad",
+    "ResizeBilinearV2Grad",
+    "ResizeBicubicGrad",
+)
+def _plan_channels_first(ctx: PlanContext) -> Call | None:
+    """These operators have no layout attribute: the descriptor of the data says where the picture is."""
+    first = next(iter(ctx.node.operands()), None)
+    if first is not None and first.format in (Format.FORMAT_NHWC, Format.FORMAT_NDHWC):
+        raise refused(ctx.node.op, f"the image is {first.format.name}", "transpose it to channels before the picture")
+    return None
+
 
 _ONNX_COORDINATES: Final = {
     "half_pixel": (False, True),
