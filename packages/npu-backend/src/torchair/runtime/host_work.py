@@ -112,7 +112,7 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             )
         elif _to_host(node, device):
             yield node, "its result goes to the host; return the tensor and move it after the call"
-        elif device != "cpu" and _computed_by_host(node.target):
+        elif any(_on(v, device) for _, v in _tensors(node)) and _computed_by_host(node.target):
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
 
 
