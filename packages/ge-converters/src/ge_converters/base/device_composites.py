@@ -21,6 +21,7 @@ import torch
 
 _KEY: Final = torch._C.DispatchKey.AutogradPrivateUse1
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+_OWN_KERNEL: Final = ("PrivateUse1", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 _table: ContextVar[Mapping[Any, Callable[..., Any]] | None] = ContextVar("_table", default=None)
 
 
@@ -191,3 +192,22 @@ def _gru_cell(
     update = (of_state[1] + of_input[1]).sigmoid()
     new = (of_input[2] + of_state[2] * reset).tanh()
     return (hx - new) * update + new
+
+
+@functools.lru_cache(maxsize=1024)
+def computed_by_host(op: torch._ops.OpOverload) -> bool:
+    """Whether torch computes an operator on the host, since the device's library brings no kernel.
+
+    Nothing is known of that where no such library is loaded.
+    """
+    if not hasattr(torch, torch._C._get_privateuse1_backend_name()):
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = op.name()
+    if not has(name, "CPU") or any(has(name, key) for key in _OWN_KERNEL):
+        return False
+    if not has(name, "CompositeExplicitAutogradNonFunctional"):
+        return True
+    # it calls the overload that writes its result, whose kernel counts
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1].rstrip("_"), op.overloadpacket)
+    return not any(has(getattr(packet, o).name(), "PrivateUse1") for o in packet.overloads() if o.endswith("out"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.device_composites import computed_by_host
 from ge_converters.base.provenance import user_frame
 from ge_graph.errors import EngineError
 from torchair.passes.base import value_of
@@ -27,7 +27,6 @@ _OLD: Final = "torch_npu launches it as an operator of the older kind, which it 
 _ONCE: Final = "call it once, before the compiled function, and pass the result"
 _WAITING: Final = ("cond", "while_loop")
 """Control flow whose condition the host reads."""
-_OWN_KERNEL: Final = ("PrivateUse1", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 OF_TORCH_NPU: Final = {
     "_npu_format_cast": (_OLD, _ONCE),
     "npu_bmmV2": (_OLD, "write torch.matmul"),
@@ -112,27 +111,8 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             )
         elif _to_host(node, device):
             yield node, "its result goes to the host; return the tensor and move it after the call"
-        elif any(_on(v, device) for _, v in _tensors(node)) and _computed_by_host(node.target):
+        elif any(_on(v, device) for _, v in _tensors(node)) and computed_by_host(node.target):
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
-
-
-@lru_cache(maxsize=1024)
-def _computed_by_host(op: torch._ops.OpOverload) -> bool:
-    """Whether torch computes an operator on the host, since the device's library brings no kernel.
-
-    Nothing is known of that where no such library is loaded.
-    """
-    if not hasattr(torch, torch._C._get_privateuse1_backend_name()):
-        return False
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    name = op.name()
-    if not has(name, "CPU") or any(has(name, key) for key in _OWN_KERNEL):
-        return False
-    if not has(name, "CompositeExplicitAutogradNonFunctional"):
-        return True
-    # it calls the overload that writes its result, whose kernel counts
-    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1].rstrip("_"), op.overloadpacket)
-    return not any(has(getattr(packet, o).name(), "PrivateUse1") for o in packet.overloads() if o.endswith("out"))
 
 
 def _by_mask(node: Node, name: str) -> bool:
