@@ -207,3 +207,19 @@ def test_values_without_infinities():
     filled = samples.fill(torch.empty(200), "undefined", 1)
     assert filled.isnan().any()
     assert not filled.isinf().any()
+
+
+@pytest.mark.parametrize("namespace", ["_c10d_functional", "_c10d_functional_autograd"])
+def test_collectives_are_not_evaluated(namespace):
+    """Other processes do not evaluate at that moment, or not the same part: both would wait for each other."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.ones(2)
+    op = getattr(torch.ops, namespace).all_to_all_single.default
+    moved = graph.call_function(op, (x, [2], [2], "0"))
+    moved.meta["val"] = torch.ones(2)
+    plain = graph.call_function(torch.ops.aten.neg.default, (moved,))
+    plain.meta["val"] = torch.ones(2)
+    graph.output((plain,))
+    steps = fx.version(torch.fx.GraphModule({}, graph)).steps
+    assert [s.opaque for s in steps] == [True, True, False]

@@ -10,6 +10,7 @@ import torch
 
 from torchair.passes.arguments import canonical
 from torchair.passes.base import output_values, value_of
+from torchair.passes.core_clashes import communicates
 from torchair.passes.memory import writes
 from torchair.passes.proofs import samples
 from torchair.passes.proofs.claims import Evaluation, RewriteComparison, RewritePart, Step, Version, described, numbered
@@ -53,7 +54,7 @@ def version(gm: torch.fx.GraphModule) -> Version:
                 rest,
                 (node,),
                 edge=isinstance(value_of(node), torch.Tensor),
-                opaque=node.op != "call_function" or acts,
+                opaque=node.op != "call_function" or acts or communicates(node.target),  # other ranks do not evaluate
                 acts=acts,
                 about=(args, kwargs, value_of(node)),
             )
