@@ -25,7 +25,7 @@ _WRONG: Final = (  # as argparse says it
 
 
 def told(text: str) -> str:
-    """A text of a command in the reader's language."""
+    """A text of the commands in the reader's language; one that is not ours, such as a name, as it is."""
     return messages.said(_TEXTS, text)
 
 

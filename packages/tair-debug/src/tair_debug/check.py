@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph
+from ge_graph.command_line import told
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, sentence, table, told
+from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -20,10 +20,11 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from ge_graph import escape, messages
+from ge_graph.command_line import told
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, told, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(

@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from ge_graph import escape
-from tair_debug.terminal import told
+from ge_graph.command_line import told
 
 # What typer itself says, by its own English.
 _OF_TYPER: Final = {

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ge_graph import escape
-from tair_debug.terminal import sentence, told
+from ge_graph.command_line import told
+from tair_debug.terminal import sentence
 
 if TYPE_CHECKING:
     from tair_debug.terminal import Part

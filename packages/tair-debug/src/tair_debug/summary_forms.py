@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import escape
+from ge_graph.command_line import told
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, reason, sentence, shown, table, told
+from tair_debug.terminal import Answer, Detail, reason, sentence, shown, table
 
 if TYPE_CHECKING:
     from rich.table import Table

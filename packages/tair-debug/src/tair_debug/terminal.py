@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ge_graph import escape, messages
+from ge_graph.command_line import told
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,11 +103,6 @@ def put(parts: Iterable[Part], out: Console) -> None:
 
     for part in parts:
         out.print(part, soft_wrap=isinstance(part, Text))
-
-
-def told(text: str) -> str:
-    """A text of the commands in the reader's language; one that is not ours, such as a name, as it is."""
-    return messages.said(_TEXTS, text)
 
 
 def reason(text: str) -> str:

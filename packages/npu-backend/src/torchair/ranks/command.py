@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ge_graph import escape, messages
-from ge_graph.command_line import CommandParser
+from ge_graph.command_line import CommandParser, told
 from ge_graph.errors import GeError
 from tair_debug import artefacts, models
-from tair_debug.terminal import answer, console, say, told
+from tair_debug.terminal import answer, console, say
 from torchair.ranks import programs, report
 from torchair.ranks.problems import bad, listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import escape
+from ge_graph.command_line import told
 from tair_debug.graph_page import render
-from tair_debug.terminal import table, told
+from tair_debug.terminal import table
 from torchair.ranks.exchange import Exchanged
 from torchair.ranks.plans import Planned
 from torchair.ranks.relations import Mesh
