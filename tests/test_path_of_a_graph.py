@@ -17,7 +17,7 @@ TOLD = {("passes/sequence.py", "compiler/pipeline.py")}
 
 def floors():
     """Wing to its floor, from the import contract."""
-    contracts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["importlinter"]
     (layers,) = [c["layers"] for c in contracts["contracts"] if c.get("containers") == ["torchair"]]
     return {name.strip(): -floor for floor, line in enumerate(layers) for name in line.split("|")}
 
