@@ -387,7 +387,7 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``make fuzz-kernels``: returns 1 if a call ended in a signal or in an exception that is not ours."""
+    """``make fuzz-kernels``: returns 1 if a call ended in a signal, in an exception that is not ours, or not at all."""
     parser = argparse.ArgumentParser(prog="make fuzz-kernels", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="the first call; each next one has the next number (0)")
     parser.add_argument("--calls", type=int, default=20_000, help="how many (20000)")
@@ -421,7 +421,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{sum(counts.values())} calls: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     for kind, rows in sorted(found.items()):
         print(f"{len(rows):5} {kind} {[seed for seed, _ in rows[:8]]}")
-    return 1 if counts["signal"] or counts["foreign"] else 0
+    return 1 if counts["signal"] or counts["foreign"] or counts["no end"] else 0
 
 
 if __name__ == "__main__":

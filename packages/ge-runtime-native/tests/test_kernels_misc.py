@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ge_graph import Graph
+from ge_graph import EngineError, Graph
 from ge_graph.attrs import Float, ListInt
 from ge_graph.builder import add_node
 from ge_graph.dtypes import DataType
@@ -506,3 +506,17 @@ def test_filled_tensors_have_the_type_of_their_edge(dtype, sizes):
     kind = getattr(torch, dtype.torch_name)
     assert got.dtype is kind
     assert torch.equal(got, torch.full(sizes, 2.5).to(kind))
+
+
+def test_a_sinkhorn_normalises_as_often_as_the_documentation_allows(run):
+    """Rows by softmax, then columns and rows in turn; a number of steps beyond the limit would hold the host."""
+    h = rand(2, 4, 4)
+    y = np.exp(f64(h)) / np.exp(f64(h)).sum(-1, keepdims=True) + 0.01
+    y = y / (y.sum(-2, keepdims=True) + 0.01)
+    for _ in range(2):
+        y = y / (y.sum(-1, keepdims=True) + 0.01)
+        y = y / (y.sum(-2, keepdims=True) + 0.01)
+    close(run("MhcSinkhorn", h, eps=0.01, num_iters=3)[0], y)
+    for steps in (0, 101, 2**33):
+        with pytest.raises(EngineError, match="accepted: 1 to 100"):
+            run("MhcSinkhorn", h, num_iters=steps)

@@ -324,7 +324,7 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
     if not subject.args and not subject.kwargs and isinstance(error, TypeError) and _NO_INPUT in str(error):
         advice = "give its inputs: -i 'float32(4, 8)' once for each, or a factory that returns (model, inputs)"
-    if isinstance(error, AttributeError) and _NO_OPERATOR in str(error):
+    if _NO_OPERATOR in str(error):  # an AttributeError, which dynamo before torch 2.8 raises as its own internal one
         advice = "import what registers this operator, at the head of the model's file"
     raised: BaseException = error
     where, failed = "", failed_operator(error)

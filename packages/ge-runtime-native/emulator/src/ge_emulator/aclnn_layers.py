@@ -536,6 +536,8 @@ def mhc_sinkhorn(a: Arguments, outs: Outputs) -> Any:
     """Matrices whose rows and columns have the sum 1, nearly."""
     if any(o is not None and o.numel() for o in outs[1:]):
         raise refuse("MhcSinkhorn with its steps (out_flag)")
+    if not 1 <= a["numIters"] <= 100:
+        raise refuse(f"MhcSinkhorn of {a['numIters']} steps; the documentation has 1 to 100")
     y = a["x"].float().softmax(-1) + a["eps"]
     y = y / (y.sum(-2, keepdim=True) + a["eps"])
     for _ in range(a["numIters"] - 1):

@@ -134,6 +134,8 @@ def mhc_sinkhorn(
     """Matrices whose rows and columns have nearly the sum 1; of the steps on the way nothing is kept."""
     if out_flag:
         raise refused("MhcSinkhorn", f"out_flag is {out_flag}", "accepted: 0")
+    if not 1 <= num_iters <= 100:  # the documentation's limits; a graph's number alone must not hold the host
+        raise refused("MhcSinkhorn", f"num_iters is {num_iters}", "accepted: 1 to 100")
     y = h_res.softmax(-1) + eps
     y = y / (y.sum(-2, keepdim=True) + eps)
     for _ in range(num_iters - 1):
