@@ -60,7 +60,7 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 	$(RUN) -c "from ge_emulator import build, launch; build.build(); launch.find_torch_npu()" || exit 1; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests >artefacts/bundled_tests.log 2>&1 & bundled=$$!; \
 	$(TEST) $(EMULATOR)/tests $(EMULATOR)/native_tests tests/test_demo_npu.py || failed="$$failed tests"; \
-	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal --timeout 300 --timeout-method thread $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal --timeout 300 --timeout-method thread $(PYTEST) $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	wait $$bundled || failed="$$failed bundled_tests"; cat artefacts/bundled_tests.log; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
 

@@ -51,6 +51,7 @@ _OTHERS: Final = {
     "npu/refused.py": f"{_NPU}::test_a_refused_operator_says_why",
     "npu/rows.py": f"{_NPU}::test_as_the_formula",
     "npu/serving.py": f"{_NPU}::test_as_the_formula",
+    "npu/written.py": f"{_NPU}::test_as_the_formula",
     "quantized.py": "packages/ge-converters/tests/test_quantized_formulas.py::test_same_bits_as_the_operator",
     "refused.py": "tests/opinfo/test_opinfo.py::test_equals_eager_or_is_a_listed_gap",
     "vision.py": "tests/test_torchvision.py::test_roi_align",
