@@ -79,9 +79,7 @@ COMMANDS = (
     "summary m.py:missing",
 )
 NAMES = set(  # what has no Chinese: names of ports, units, packages, and words of code
-    "in forward return built function getitem gamma beta mean rstd us ge graph converters runtime native"
-    " cube vector dropout kernel pass core ai tair replay debug export factory package module or hf model inputs raise"
-    " eager eval net refused branches plain raises tanh torch empty source".split()
+    ["in", "forward", "return", "built", "function", "getitem", "gamma", "beta", "mean", "rstd", "us", "ge", "graph", "converters", "runtime", "native", "cube", "vector", "dropout", "kernel", "pass", "core", "ai", "tair", "replay", "debug", "export", "factory", "package", "module", "or", "hf", "model", "inputs", "raise", "eager", "eval", "net", "refused", "branches", "plain", "raises", "tanh", "torch", "empty", "source"]
 )
 
 

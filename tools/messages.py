@@ -66,7 +66,13 @@ _TOGETHER: Final = (  # code, file, functions (none: all): their texts are sente
     (COMMANDS, "tair_debug/plan.py", ("_notes", "NETWORK")),
     (COMMANDS, "tair_debug/tracing.py", ("_BRANCH", "_CHOOSE")),
 )
-_VIOLATIONS: Final = ("  [{code}] {what}", "  [{code}] {what} (from {where})", "{op} '{node}': {what}", "subgraph '{slot}' {what}", "{kind} '{name}' {why}")
+_VIOLATIONS: Final = (
+    "  [{code}] {what}",
+    "  [{code}] {what} (from {where})",
+    "{op} '{node}': {what}",
+    "subgraph '{slot}' {what}",
+    "{kind} '{name}' {why}",
+)
 _WITHOUT: Final = (  # lines of GE3069
     "  {call} (from {places}): {why}",
     "  {call} (from {places}): {why}; instead: {advice}",
@@ -199,7 +205,14 @@ def _prose(text: str) -> bool:
 
 def _sentences(node: ast.AST) -> Iterator[str]:
     """The texts inside that are neither documentation nor raised, compared, or a type; those inside a text too."""
-    if isinstance(node, (ast.Raise, ast.Compare)) or _names(node) in ("startswith", "endswith", "super", "partition", "findall", "match"):
+    if isinstance(node, (ast.Raise, ast.Compare)) or _names(node) in (
+        "startswith",
+        "endswith",
+        "super",
+        "partition",
+        "findall",
+        "match",
+    ):
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return
