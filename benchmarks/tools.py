@@ -87,6 +87,16 @@ def bert():
 def llama():
     case = models.llama({size!r}, layers=24)
     return case.model, case.inputs
+
+def faulty():
+    import torch
+    from torchair import ge, register_fx_node_ge_converter
+
+    @register_fx_node_ge_converter(torch.ops.aten.silu.default)
+    def wrong(self, *, meta_outputs=None):
+        return ge.Sigmoid(self)
+
+    return llama()
 """
 # commands on a Llama of 24 layers, and the processor time that each may take, in seconds
 _COMMANDS = {"summary": 5, "check --soc ascend910b": 6, "dump -o dumps": 6, "view -o page.html": 5, "compare": 10}
@@ -104,11 +114,11 @@ def _children() -> float:
     return used.children_user + used.children_system
 
 
-def _process(command: list[str], folder: Path) -> float:
-    """Seconds of the processor that a process takes: other programs do not count."""
+def _process(command: list[str], folder: Path, code: int = 0) -> float:
+    """Seconds of the processor that a process takes, which ends with a code: other programs do not count."""
     start = _children()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
+    if done.returncode != code:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
     return _children() - start
 
@@ -133,6 +143,9 @@ def _command_line() -> Iterator[Measurement]:
             yield at_most(
                 GROUP, what, took, limit, unit="s", peer=loading, name="import transformers' Llama", absolute=True
             )
+        took = _process([*tair, "minify", "made.py:faulty", "-o", "shrunk"], folder, code=1)
+        what = "tair minify of a wrong operator in a 24-layer Llama, whole process, processor time"
+        yield at_most(GROUP, what, took, 60, unit="s", peer=loading, name="import transformers' Llama", absolute=True)
 
 
 def _export_calls(

@@ -46,6 +46,16 @@ def tair(tmp_path, monkeypatch):
     return lambda *words: CliRunner().invoke(app, list(words))
 
 
+def test_the_backward_pass_stands_in_the_modules_of_its_forward(tair, tmp_path):
+    """Of the nodes that compute, all but sums between modules have the namespace of a module."""
+    said = tair("dump", "net.py:make", "-t", "model-explorer", "--backward", "-o", "out", "--json").stdout
+    (path,) = json.loads(said)["written"]
+    _, backward = json.loads((tmp_path / path).read_text())["graphs"]
+    spaces = [n["namespace"] for n in backward["nodes"] if n["label"] not in ("Data", "Const", "NetOutput")]
+    assert {"0/up", "0/down", "1/up", "1/down"} <= set(spaces)
+    assert sum(not space for space in spaces) <= 2
+
+
 def test_a_model_is_dumped_with_its_modules_and_figures_of_the_same_nodes(tair, tmp_path):
     """Every node that compare and check have figures of is a node of the dump, in the graph of that name."""
     found = json.loads(tair("dump", "net.py:make", "-t", "model-explorer", "-o", "out", "--json").stdout)
