@@ -18,7 +18,7 @@ _TILE: Final = 32  # bytes of a row that stand together in a tiled page
 
 
 def tiles(cache: Tensor) -> Tensor:
-    """Pages (pages, page, 1, D) whose memory is tiled, as what it is: (pages, D / x, page, x), x elements in 32 bytes."""
+    """Pages (pages, page, 1, D) whose memory is tiled, as it is: (pages, D / x, page, x), x elements in 32 bytes."""
     pages, size, _, width = cache.shape
     step = _TILE // cache.element_size()
     return cache.view(pages, width // step, size, step)
