@@ -116,4 +116,4 @@ def test_with_the_queue_that_recipes_ask_for(kind: str) -> None:
         [*line, test], env={**os.environ, "TASK_QUEUE_ENABLE": "2"}, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "1 passed" in done.stdout
+    assert done.stdout.startswith("."), done.stdout  # it ran: nobody left it out
