@@ -72,7 +72,10 @@ def test_fully_sharded(ranks):
     assert found.ok, found.faults
     assert found.worst < 1e-5
     parameters = {f"gradient of {name}" for name, _ in Net().named_parameters()}
-    assert {c.name: c.relation.kind for c in found.compared} == {"result 0": "shards", **dict.fromkeys(parameters, "same")}
+    assert {c.name: c.relation.kind for c in found.compared} == {
+        "result 0": "shards",
+        **dict.fromkeys(parameters, "same"),
+    }
     assert found.graphs == 4 * ranks
     assert [r.kind for r in found.log].count("all_gather") == 4
     assert [r.kind for r in found.log].count("reduce_scatter(avg)") == 2
@@ -116,7 +119,9 @@ def test_pipeline(ranks):
     assert found.graphs == 2 * ranks
     microbatch = 8 * 4
     for rank, listed in enumerate(report.as_dict(found)["between_graphs"]):
-        moved = [(r["collective"], r["members"], r["times"]) for r in listed if microbatch in (r["sent"], r["received"])]
+        moved = [
+            (r["collective"], r["members"], r["times"]) for r in listed if microbatch in (r["sent"], r["received"])
+        ]
         before = [("recv", [rank - 1, rank], 2 * ranks), ("send", [rank, rank - 1], 2 * ranks)] if rank else []
         after = [("send", [rank, rank + 1], 2 * ranks), ("recv", [rank + 1, rank], 2 * ranks)]
         assert sorted(moved) == sorted(before + (after if rank < ranks - 1 else []))
@@ -181,7 +186,9 @@ def test_parameters_that_ranks_count_anew():
         return Sum(model.layers[first : first + 2], mesh.get_group())
 
     torch.manual_seed(0)
-    found = check_ranks(Sum([nn.Linear(8, 8) for _ in range(4)]), (rows(2),), mesh={"ep": 2}, shard=shard, backward=True)
+    found = check_ranks(
+        Sum([nn.Linear(8, 8) for _ in range(4)]), (rows(2),), mesh={"ep": 2}, shard=shard, backward=True
+    )
     assert found.ok, found.faults
     assert [c.name for c in found.compared] == ["result 0"]
 

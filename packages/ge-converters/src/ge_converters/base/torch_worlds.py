@@ -42,7 +42,7 @@ def compiled_many_times(times: int) -> Iterator[None]:
 
     Elsewhere dynamo goes on in eager mode, and a warning is all that is seen of it.
     """
-    from torch._dynamo import config
+    from torch._dynamo import config  # noqa: TID251  (a module of private names)
 
     limits = {n: getattr(config, n) * times for n in ("recompile_limit", "accumulated_recompile_limit")}
     with config.patch(fail_on_recompile_limit_hit=True, **limits):
