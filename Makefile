@@ -60,7 +60,7 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 	$(RUN) -c "from ge_emulator import build, launch; build.build(); launch.find_torch_npu()" || exit 1; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests >artefacts/bundled_tests.log 2>&1 & bundled=$$!; \
 	$(TEST) $(EMULATOR)/tests $(EMULATOR)/native_tests tests/test_demo_npu.py || failed="$$failed tests"; \
-	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal --timeout 300 --timeout-method thread $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal --timeout 300 --timeout-method thread $(PYTEST) $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	wait $$bundled || failed="$$failed bundled_tests"; cat artefacts/bundled_tests.log; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
 
@@ -106,12 +106,13 @@ rank-patterns: setup  ## distributed models on 2, 4 and 8 processes, with gloo a
 	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m tools.rank_patterns
 
 # Half of the time for the readers, entries of the cache and archives among them, half for kernels; a few seconds of it
-# for artefacts of compiled graphs. At night and in CI with other seeds each time.
+# for artefacts of compiled graphs. With other seeds each time; in CI with one, so that every change meets the same.
 TRUST ?= 60
+SEED ?= $(shell date +%s)
 fuzz-trust: setup  ## what may come from strangers: entries, archives, artefacts, kernels; TRUST=3600 for an hour
 	@failed=""; half=$$(( $(TRUST) / 2 )); mkdir -p artefacts; \
-	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $$(date +%s) * 1000 )) >artefacts/fuzz_kernels.log 2>&1 & kernels=$$!; \
-	TAIR_FUZZ_SECONDS=$$half TAIR_FUZZ_ARTEFACTS=$$(( $(TRUST) * 5 )) $(RUN) -m pytest -n 0 tests/test_fuzz.py \
+	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $(SEED) * 1000 )) >artefacts/fuzz_kernels.log 2>&1 & kernels=$$!; \
+	TAIR_FUZZ_SEED=$(SEED) TAIR_FUZZ_SECONDS=$$half TAIR_FUZZ_ARTEFACTS=$$(( $(TRUST) * 5 )) $(RUN) -m pytest -n 0 tests/test_fuzz.py \
 		packages/npu-backend/tests/test_cache_trust.py -k "fuzz or damaged_artefacts" || failed="$$failed readers"; \
 	wait $$kernels || failed="$$failed kernels"; cat artefacts/fuzz_kernels.log; \
 	test -z "$$failed" || { echo "make fuzz-trust: failed:$$failed"; exit 1; }

@@ -174,7 +174,7 @@ def test_there_are_thirty():
     assert len(HEALTHY) == 30
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=5)
 @pytest.mark.parametrize(
     ("name", "kind", "backward"),
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in ALL],

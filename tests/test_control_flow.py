@@ -221,7 +221,7 @@ def ways(turn: int) -> tuple[bool, ...]:
     return (False, True) if WHOLE else (turn % 2 == 1,)
 
 
-@pytest.mark.night(rows=2)
+@pytest.mark.night(rows=5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "ways"), [pytest.param(p, ways(i), id=p.name) for i, p in enumerate(PROGRAMS)])
 def test_as_aot_eager(program, ways, handed_over):

@@ -52,7 +52,7 @@ def yolos():
     return hf.YolosForObjectDetection(config)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "dynamic"),

@@ -37,7 +37,7 @@ def outcome(module, x, backend, dynamic):
     return [y.detach(), x.grad, *(p.grad for p in module.parameters()), *module.buffers()]
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", MODULES)
 def test_as_exact_as_eager(name, dynamic):

@@ -33,7 +33,7 @@ def test_generated_wrappers_are_up_to_date(tmp_path):
         assert (tmp_path / (name + suffix)).read_text() == (CUSTOM / (name + suffix)).read_text()
 
 
-@pytest.mark.night(rows=2)
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "starts"), [([], (2, 0)), (["--experts"], (2,)), (["--captured"], (2, 0))])
 def test_serving(more, starts, tmp_path):

@@ -37,6 +37,7 @@ def assert_same(got, want):
 DYNAMIC = ("llama", "resnet50", "t5")
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in models.ZOO if n not in DYNAMIC])
 def test_static(name, tmp_path):
@@ -49,6 +50,7 @@ def test_static(name, tmp_path):
     assert_same(loaded(*case.inputs), want)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic(name, tmp_path):

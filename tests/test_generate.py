@@ -34,7 +34,7 @@ BACKENDS = {
 }
 
 
-@pytest.mark.night(rows=2)
+@pytest.mark.night(rows=5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "backend"), [*((llama, b) for b in BACKENDS), (t5, "name")])
 def test_tokens_of_a_static_cache_are_those_of_eager(make, backend):

@@ -41,7 +41,7 @@ def test_static(name):
         assert_same(compiled(*case.inputs), want)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(models.ZOO))
 def test_dynamic_compiles_once_for_all_sizes(name):
@@ -98,6 +98,7 @@ def test_resnet_training_step(dynamic):
     torch.testing.assert_close(got, want, atol=ATOL, rtol=RTOL)
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "bert", "vit", "gpt2", "t5", "clip"])
 def test_gradients(name):

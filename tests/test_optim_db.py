@@ -85,7 +85,7 @@ def steps(
     return [p.detach() for p in net.parameters()], state
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize(("info", "options"), rows())
 def test_steps_equal_eager(info, options):
@@ -98,7 +98,7 @@ def test_steps_equal_eager(info, options):
     torch.testing.assert_close(got_state, state)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize("of_tensor", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULERS)

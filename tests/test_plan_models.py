@@ -145,6 +145,7 @@ def _counted(case: models.ModelCase, *, backward: bool = False) -> FlopCounterMo
     return counter
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORWARD)
 def test_operations_forward_are_torchs_as_a_whole_and_by_module(name: str) -> None:
@@ -162,7 +163,7 @@ def test_operations_forward_are_torchs_as_a_whole_and_by_module(name: str) -> No
         assert mine == sum(counts.values()), module
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BACKWARD)
 def test_operations_of_a_training_step_are_torchs(name: str) -> None:
@@ -232,7 +233,7 @@ MEMORY = (
 )
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=13)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_peak_is_what_the_emulators_allocator_sees(name: str) -> None:

@@ -37,6 +37,7 @@ def models():
     sys.path.remove(str(EXAMPLES))
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mesh"), MESHES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v.values()))

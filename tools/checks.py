@@ -33,6 +33,7 @@ COMMANDS = (
         f"{sys.executable} -m tools.rank_patterns --check",
         f"{sys.executable} -m tools.rank_patterns --pages",
     ),
+    ("operators", f"{sys.executable} -m tools.operator_tests --check", ""),
     ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),
 )
 

@@ -33,7 +33,7 @@ WHEELS = BUILD / "wheels"  # what tests install; never what is released
 UV = str(Path(sys.executable).parent / "uv")
 OFFLINE = ("--no-index", "--find-links", str(ROOT / "wheelhouse"))
 RUNNER = ("pytest-xdist",)  # beside what a package declares: to run its tests on several processors
-QUICK = ("-m", "not slow", "--rows-of", "48")
+QUICK = ("-m", "not slow", "--rows-of", "48", "--few", "1")
 
 
 def run(*command: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:

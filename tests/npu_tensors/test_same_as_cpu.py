@@ -247,7 +247,7 @@ def _inference(case: models.ModelCase, dynamic: bool, mode: str) -> str:
         return difference(*both(call_of, (tuple(case.inputs), {})))
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", models.ZOO)

@@ -16,6 +16,7 @@ def _data_dependent_shapes():
         yield
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize(("op", "dtype"), CHECKS, ids=[f"{opinfo.full_name(o)}-{d}" for o, d in CHECKS])
 def test_equals_eager_or_is_a_listed_gap(op, dtype):
     outcome = opinfo.check(op, dtype)

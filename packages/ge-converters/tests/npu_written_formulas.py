@@ -261,7 +261,7 @@ def doubly_stochastic(x: Tensor, *, eps: float = 1e-6, num_iters: int = 20, out_
     return y, y.new_empty(0), y.new_empty(0)
 
 
-def _layer(d: torch.dtype, bytes_: bool = False) -> Any:
+def _layer(d: torch.dtype, bytes_: bool = False, heads: bool = True) -> Any:
     kind, width = (torch.int8, 32) if bytes_ else (d, 16)
     size, rows = 32, 4
     caches = [torch.zeros(2, size // width, 8, width, dtype=kind) for _ in range(2)]
@@ -271,7 +271,7 @@ def _layer(d: torch.dtype, bytes_: bool = False) -> Any:
     slots = torch.tensor([3, -1, 9, 0])
     q_out = torch.zeros(rows, 4 * size, dtype=d)
     qkv = rand(rows, 6 * size).to(d)
-    return call(qkv, *gammas, *angles, slots, q_out, *caches, [4, 1, 6, 32], [4, 1, 1], is_output_qkv=True, **scales)
+    return call(qkv, *gammas, *angles, slots, q_out, *caches, [4, 1, 6, 32], [4, 1, 1], is_output_qkv=heads, **scales)
 
 
 def _serving() -> list[Case]:
@@ -292,6 +292,13 @@ def _serving() -> list[Case]:
         Case(layer, into_tiles, _layer, HALVES, dynamic=False),
         Case(f"{layer}_functional", into_copied_tiles, _layer, HALVES, dynamic=False),
         Case(f"{layer}_functional", into_copied_tiles, lambda d: _layer(d, True), (F16,), tag="bytes", dynamic=False),
+        *(
+            Case(name, formula, lambda d: _layer(d, heads=False), (F16,), tag="no heads", outputs=kept, dynamic=False)
+            for name, formula, kept in (
+                (layer, into_tiles, ()),
+                (f"{layer}_functional", into_copied_tiles, (3, 4, 5)),
+            )
+        ),
         Case(
             "npu_mhc_sinkhorn",
             doubly_stochastic,

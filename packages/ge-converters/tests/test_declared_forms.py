@@ -66,7 +66,7 @@ def test_the_first_form_equals_eager(case, engine):
     assert _failures([smoke.run(case, engine)]) == ""
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if len(CASES_OF[n]) > 1])
 def test_all_other_forms_equal_eager(name, engine):
@@ -74,7 +74,7 @@ def test_all_other_forms_equal_eager(name, engine):
     assert _failures(smoke.run(case, engine) for case in others) == ""
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.parametrize("name", [_param(n, n, quick=i % 5 == 0) for i, n in enumerate(NAMES)])
 def test_equals_eager_with_symbolic_sizes(name, engine):
     outcomes = [smoke.run(case, engine, dynamic=True) for case in _forms(name)]

@@ -23,6 +23,7 @@ for _case in cases():
     _BY_OP.setdefault(_case.op, []).append(_case)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("op", sorted(_BY_OP))
 def test_operator(op: str) -> None:
     wrong = {str(c): text for c in _BY_OP[op] if (text := check_case(CpuEngine(), c))}

@@ -520,3 +520,37 @@ def test_a_sinkhorn_normalises_as_often_as_the_documentation_allows(run):
     for steps in (0, 101, 2**33):
         with pytest.raises(EngineError, match="accepted: 1 to 100"):
             run("MhcSinkhorn", h, num_iters=steps)
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "given"),
+    [
+        ("Conv2DTranspose", ([2, 3, 10, 11], rand(2, 4, 5, 6), rand(4, 3, 3, 3)), {"dilations": [1, 1, 1]}),
+        ("Conv2DTranspose", ([10], rand(2, 4, 5, 6), rand(4, 3, 3, 3)), {}),
+        ("Conv2DTranspose", ([0] * 4, rand(2, 4, 5, 6), rand(4, 3, 3, 3)), {"output_padding": [1]}),
+        ("Conv2D", (rand(2, 4, 5, 6), rand(3, 4, 3, 3)), {"strides": [1, 1, 2]}),
+        ("Conv2D", (rand(2, 4, 5, 6), rand(3, 4, 3, 3)), {"pads": [1, 1]}),
+        ("Conv2DBackpropInput", ([2, 4, 5, 6], rand(3, 4, 3, 3), rand(2, 3, 5, 6)), {"dilations": [1, 1, 1]}),
+        ("Conv2DBackpropFilter", (rand(2, 4, 5, 6), [3, 4, 3, 3], rand(2, 3, 5, 6)), {"dilations": [1, 1, 1]}),
+    ],
+)
+def test_a_number_an_axis_is_given_for_each_axis(run, op, operands, given):
+    """torch spreads a single number over all axes; what our check had left out then wrote beyond its memory."""
+    sound = {"strides": [1, 1, 1, 1], "pads": [1, 1, 1, 1], "data_format": "NCHW"}
+    with pytest.raises(EngineError, match="GE4009"):
+        run(op, *operands, **{**sound, **given})
+
+
+@pytest.mark.parametrize(("offsets", "last"), [([], False), ([0], True)])
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_indices_in_no_bag_are_refused(run, mode, offsets, last):
+    """torch's own operator ends the process for the greatest of a bag that it has not made."""
+    with pytest.raises(EngineError, match="in no bag"):
+        run(
+            "EmbeddingBag",
+            rand(6, 4),
+            [2, 5],
+            torch.tensor(offsets, dtype=torch.int64),
+            mode=mode,
+            include_last_offset=last,
+        )

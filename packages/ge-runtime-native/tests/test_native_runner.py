@@ -24,6 +24,7 @@ def _configured(folder: Path, source: Path, *options: str) -> None:
     subprocess.run(["cmake", "--build", str(folder), "-j", "2"], check=True, capture_output=True)
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @_CMAKE
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])

@@ -254,7 +254,7 @@ def rows():
         yield pytest.param(name, marks=marks)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.parametrize("name", [*rows()])
 def test_gradients_are_those_of_eager(name):
     fn, inputs, combinations = CASES[name]

@@ -308,7 +308,7 @@ EDITS = {
 }
 
 
-@pytest.mark.night(rows=4)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", EDITS)
 def test_a_program_without_a_file_that_changes_is_a_miss(what, tmp_path):

@@ -92,7 +92,7 @@ def operands(dtype=torch.float32, batch=2, queries=QUERIES, keys=KEYS):
     return tuple(torch.randn(batch, HEADS, n, WIDTH).to(dtype) for n in (queries, keys, keys))
 
 
-@pytest.mark.night(rows=2)
+@pytest.mark.night(rows=5)
 @pytest.mark.parametrize("case", FUSED)
 def test_a_mask_and_a_bias_are_operands_of_one_operator(case, recording):
     x = operands()
@@ -115,7 +115,7 @@ def test_other_functions_stand_between_the_products(case, recording):
     assert "FlashAttentionScore" not in [n.op for n in seen.last_graph().nodes]
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.parametrize("case", ["causal", "alibi", "rows without keys", "grouped", "softcap"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types(case, dtype):
@@ -198,7 +198,7 @@ TRAINED = {
 }
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.parametrize("case", TRAINED)
 def test_gradients(case, monkeypatch, recording):
     # eager refuses gradients of CPU tensors before it looks at anything; the operator under it has them

@@ -79,7 +79,7 @@ def _gradients(fn, given):
     return [x.grad for x in inputs]
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("case", "dtype"), TYPED, ids=[f"{c}-{str(d)[6:]}" for c, d in TYPED])
 def test_one_operator_with_the_gradients_of_eager(case, dtype, dynamic, recording):

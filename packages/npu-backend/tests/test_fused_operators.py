@@ -134,7 +134,7 @@ def _each(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=9)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("case", "dtype"), TYPED, ids=[f"{c}-{str(d)[6:]}" for c, d in TYPED])
 def test_one_operator_with_the_values_of_eager(case, dtype, dynamic, recording):

@@ -45,7 +45,7 @@ def chain(seed):
     return fn
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=4)
 @pytest.mark.parametrize("seed", range(40))
 def test_chain(seed, recording):
     config = torchair.CompilerConfig()

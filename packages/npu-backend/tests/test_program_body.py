@@ -110,6 +110,7 @@ def warnings(monkeypatch):
     return seen
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("dynamic", [True, False], ids=("dynamic", "static"))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("door", DOORS)

@@ -109,7 +109,7 @@ def equal(got, want):
             assert a == b
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=13)
 @pytest.mark.parametrize("dynamic", [False, True], ids=("static", "dynamic"))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_from_a_file_equals_eager(name, dynamic, tmp_path):
@@ -248,6 +248,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_file_runs_nothing(what, tmp_path):
     source, mark = file_of(program_of(PROGRAMS["linear"], dynamic=True), tmp_path), tmp_path / "ran"

@@ -80,7 +80,7 @@ def outcome(case, backend):
     return [*results, xs.grad, *(t.grad for t in tree_leaves(init)), *(p.grad for p in PARAMETERS)]
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_as_aot_eager(case):

@@ -28,6 +28,7 @@ def run(tmp_path, mode="max-autotune", soc=None, **env):
     return done.stderr
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize(
     ("value", "shown"), [("torchair", {"INFO"}), ("+torchair", {"INFO", "DEBUG"}), ("-torchair", set())]
 )

@@ -109,7 +109,7 @@ STRIDES = {
 }
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=11)
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", STRIDES)

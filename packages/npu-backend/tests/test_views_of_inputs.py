@@ -105,12 +105,13 @@ def assert_as_eager(case, dynamic, mode="max-autotune"):
         assert outcome(run, base, rows) == outcome(program(*rest), base, rows), (case, dynamic, rows)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("base", BASES)
 def test_half_a_column_is_written_and_the_other_returned(base):
     assert_as_eager((base, "second half of a column", "first half of a column", "fill", ["before"]), dynamic=True)
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("base", BASES)

@@ -123,7 +123,7 @@ def check(case, **more):
         torch.testing.assert_close(ours, list(theirs))
 
 
-@pytest.mark.night(rows=3)
+@pytest.mark.night(rows=7)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_written_arguments(case, dynamic):

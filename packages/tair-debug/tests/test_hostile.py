@@ -398,6 +398,7 @@ def test_view_of_a_hostile_graph(text, tmp_path):
     assert code == 2 or (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".air", ".txt"])
 def test_view_of_damaged_graphs(suffix, tmp_path):

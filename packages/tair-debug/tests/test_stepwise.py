@@ -60,6 +60,7 @@ def sigmoid_as_tanh(self, *, meta_outputs):
     return ge.Tanh(self)
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_equal_inside_and_eager_results_returned(model, backward):

@@ -96,17 +96,15 @@ def _no_names_of_gone_operators() -> Iterator[None]:
             space._dir[:] = [op for op in space._dir if op in vars(space)]
 
 
-FEW = 8
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--rows-of N``: a quick look at tests with long tables."""
     parser.addoption("--rows-of", type=int, default=1, help="run every N-th row of a test with more than a few")
+    parser.addoption("--few", type=int, default=8, help="so many rows are few, and run whole (8)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the night runs, and the rows between; tests with few rows run whole."""
-    step = config.getoption("--rows-of")
+    step, few = config.getoption("--rows-of"), config.getoption("--few")
     named = any("::" in argument for argument in config.args)  # who names a test gets it
     night = bool(os.environ.get("TAIR_NIGHT")) or named
     tables: dict[str, list[pytest.Item]] = collections.defaultdict(list)
@@ -115,7 +113,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set()
     for rows in tables.values():
         by_day = rows if night else _by_day(rows)
-        kept |= set(by_day if step <= 1 or len(by_day) <= FEW else by_day[::step])
+        kept |= set(by_day if step <= 1 or len(by_day) <= few else by_day[::step])
     config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = [i for i in items if i in kept]
 

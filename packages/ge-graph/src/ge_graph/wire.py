@@ -214,6 +214,8 @@ def from_text(message: str, text: str) -> Any:
         text_format.Parse(text, result)
     except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
+    except SystemError as error:  # the library's C code looks up a name that is no UTF-8
+        raise ValueError("a name in the text is not UTF-8") from error
     return result
 
 

@@ -151,6 +151,7 @@ def measured(graphs, tmp_path):
     return {"graphs": len(graphs), "streams": streams, "events": events, "tasks": tasks, "pool_bytes": bytes_}
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("name", MODELS)
 def test_exact(captured, tmp_path, name):
     wrong, known = {}, {}
@@ -178,6 +179,7 @@ def test_exact(captured, tmp_path, name):
     assert set(known) == {size for model, size in APART if model == name}
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", ["mlp", "gated", "decode", "convolutions"])
 def test_one_graph_of_all_sizes_has_one_pool(captured, tmp_path, name, shared):

@@ -15,6 +15,7 @@ from torch import Tensor
 from ge_converters.base.errors import Declined
 from ge_converters.base.operators import aten
 from ge_converters.decompose.formulas import training_steps
+from ge_converters.decompose.formulas.accepted import GIVEN, OFF, accepted
 from ge_converters.registry import define_formula
 
 Formula = Callable[..., Any]
@@ -330,6 +331,7 @@ def mhc_post_backward(dy: Tensor, x: Tensor, h_res: Tensor | None, h_out: Tensor
     return dx.to(x.dtype), dres, dout.to(h_out.dtype), dpost
 
 
+@accepted(label_smoothing=OFF, lse_square_scale_for_zloss=OFF, grad_zloss=(None,))
 def cross_entropy_backward(
     grad_loss: Tensor,
     log_prob: Tensor,
@@ -346,12 +348,6 @@ def cross_entropy_backward(
 
     Shapes: log_prob [n, c], target [n] -> [n, c].
     """
-    if label_smoothing:
-        raise Declined("label_smoothing", label_smoothing, "0")
-    if lse_square_scale_for_zloss:
-        raise Declined("lse_square_scale_for_zloss", lse_square_scale_for_zloss, "0")
-    if grad_zloss is not None:
-        raise Declined("grad_zloss", grad_zloss, "None")
     logs = log_prob.float()
     kinds = {"none": 0, "mean": 1, "sum": 2}
     scale = torch.ones_like(logs[0]) if weight is None else weight.float()
@@ -362,6 +358,7 @@ def cross_entropy_backward(
     return aten._log_softmax_backward_data.default(slope, logs, -1, torch.float32).to(log_prob.dtype)
 
 
+@accepted(label_smoothing=OFF, vocab_parallel_logits=GIVEN)
 def cross_entropy_of_sums(
     logits_max: Tensor,
     sum_exp_logits: Tensor,
@@ -370,16 +367,12 @@ def cross_entropy_of_sums(
     label_smoothing: float | None = 0.0,
     input: Tensor | None = None,
     weight: Tensor | None = None,
-    vocab_parallel_logits: Tensor | None = None,
+    vocab_parallel_logits: Any = None,
 ) -> Any:
     """The loss of a part of a vocabulary from its largest logits and sums; and the probabilities.
 
     Shapes: three of [n], logits [n, c] -> [n], [n, c].
     """
-    if label_smoothing:
-        raise Declined("label_smoothing", label_smoothing, "0")
-    if vocab_parallel_logits is None:
-        raise Declined("vocab_parallel_logits", vocab_parallel_logits, "a tensor")
     loss = sum_exp_logits.log() - predicted_logits
     shifted = vocab_parallel_logits.float() - logits_max.unsqueeze(-1)
     return loss, shifted.exp() / sum_exp_logits.unsqueeze(-1)
@@ -388,6 +381,7 @@ def cross_entropy_of_sums(
 # -- quantisation ---------------------------------------------------------------------------------------------------
 
 
+@accepted(dst_dtype=(None, 1))
 def rms_norm_quant(
     x: Tensor,
     gamma: Tensor,
@@ -403,8 +397,6 @@ def rms_norm_quant(
 
     Shapes: x [.., n], the others [n] or [1] -> as x, and [.., 1].
     """
-    if dst_dtype not in (None, 1):
-        raise Declined("dst_dtype", dst_dtype, "1, torch's number of int8")
     wide = x.float()
     rstd = (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
     y = wide * rstd * gamma.float()
@@ -424,6 +416,7 @@ def _copies(tokens: Tensor, places: Tensor) -> Tensor:
     return whole[places.reshape(-1).long()]
 
 
+@accepted(padded_mode=OFF)
 def permute_grad(
     grad: Tensor,
     sorted_indices: Tensor,
@@ -433,32 +426,25 @@ def permute_grad(
     padded_mode: bool = False,
 ) -> Any:
     """Each token gets the sum of its copies' gradients. Shapes: grad [copies, h] -> [tokens_size_0, h]."""
-    if padded_mode:
-        raise Declined("padded_mode", padded_mode, "False")
     rows = _copies(grad, sorted_indices).float()
     return rows.reshape(tokens_size_0, num_topk, grad.shape[-1]).sum(1).to(tokens_dtype)
 
 
+@accepted(padded_mode=OFF, probs=GIVEN, permuted_tokens=GIVEN)
 def unpermute_grad(
     grad: Tensor,
     sorted_indices: Tensor,
     permuted_tokens_size_0: Any,
     permuted_tokens_dtype: Any,
-    probs: Tensor | None = None,
+    probs: Any = None,
     padded_mode: bool = False,
     restore_shape: Any = None,
-    permuted_tokens: Tensor | None = None,
+    permuted_tokens: Any = None,
 ) -> Any:
     """Gradients of the sorted tokens and of their weights.
 
     Shapes: grad [n, h], sorted_indices [n * k], probs [n, k] -> [permuted_tokens_size_0, h], [n, k].
     """
-    if padded_mode:
-        raise Declined("padded_mode", padded_mode, "False")
-    if probs is None:
-        raise Declined("probs", probs, "a tensor")
-    if permuted_tokens is None:
-        raise Declined("permuted_tokens", permuted_tokens, "a tensor")
     places = sorted_indices.reshape(-1).long()
     spread = grad.float().unsqueeze(1).expand(-1, probs.shape[1], -1).reshape(-1, grad.shape[1])
     weighted = spread * probs.float().reshape(-1, 1)
@@ -480,24 +466,19 @@ def unpermute(
     return result, permuted_tokens.clone()
 
 
+@accepted(drop_and_pad=OFF, num_out_tokens=GIVEN, probs=GIVEN)
 def permute_by_map(
     tokens: Tensor,
     routing_map: Tensor,
     *,
-    probs: Tensor | None = None,
-    num_out_tokens: int | None = None,
+    probs: Any = None,
+    num_out_tokens: Any = None,
     drop_and_pad: bool = False,
 ) -> Any:
     """A copy of each token for each of its experts, sorted by expert; its weight; where each copy went.
 
     Shapes: tokens [n, h], routing_map and probs [n, e] -> [m, h], [m], [m]; m is num_out_tokens.
     """
-    if drop_and_pad:
-        raise Declined("drop_and_pad", drop_and_pad, "False")
-    if num_out_tokens is None:
-        raise Declined("num_out_tokens", num_out_tokens, "a number")
-    if probs is None:
-        raise Declined("probs", probs, "a tensor")
     count, experts = routing_map.shape
     chosen = routing_map.t().reshape(-1).int()
     order = torch.sort(chosen, stable=True, descending=True)[1][:num_out_tokens]
@@ -509,6 +490,7 @@ def permute_by_map(
 # -- caches ---------------------------------------------------------------------------------------------------------
 
 
+@accepted(seq_offset=(None,))
 def gather_pa_kv_cache(
     key_cache: Tensor,
     value_cache: Tensor,
@@ -526,8 +508,6 @@ def gather_pa_kv_cache(
     """
     if key_cache.dim() != 4:
         raise Declined("key_cache", list(key_cache.shape), "4 dimensions")
-    if seq_offset is not None:
-        raise Declined("seq_offset", seq_offset, "None")
     size = key_cache.shape[1]
     ends = seq_lens[1:].long() if is_seq_lens_cumsum else seq_lens.long().cumsum(0)
     place = torch.arange(key.shape[0], device=key.device)

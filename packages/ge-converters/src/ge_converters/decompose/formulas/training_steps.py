@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ge_converters.base.errors import Declined
 from ge_converters.base.operators import aten
+from ge_converters.decompose.formulas.accepted import GIVEN, INT8, OFF, accepted
 
 Formula = Callable[..., Any]
-_INT8: Final = (None, 1, torch.int8)  # 1 is torch's number of it
 
 
 # -- gates, scales --------------------------------------------------------------------------------------------------
@@ -28,6 +28,7 @@ def _rounded(y: Tensor) -> tuple[Tensor, Tensor]:
     return quotient.round().clamp(-128, 127).to(torch.int8), scale.squeeze(-1)
 
 
+@accepted(quant_mode=(1,), offsets=(None,), group_index=(None,), dst_type=INT8)
 def swiglu_quant(
     x: Tensor,
     *,
@@ -43,19 +44,12 @@ def swiglu_quant(
 
     Shapes: x [.., 2 n], smooth_scales [n] or [1, n] -> [.., n], [..].
     """
-    if quant_mode != 1:
-        raise Declined("quant_mode", quant_mode, "1")
-    if offsets is not None:
-        raise Declined("offsets", offsets, "None")
-    if group_index is not None:
-        raise Declined("group_index", group_index, "None")
-    if dst_type not in _INT8:
-        raise Declined("dst_type", dst_type, "int8")
     left, right = x.float().chunk(2, -1)
     y = torch.nn.functional.silu(left) * right if activate_left else torch.nn.functional.silu(right) * left
     return _rounded(y if smooth_scales is None else y * smooth_scales.float().reshape(-1))
 
 
+@accepted(weight=(None,), y_origin=(None,), group_index=(None,), clamp_limit=OFF)
 def swiglu_backward(
     grad_y: Tensor,
     x: Tensor,
@@ -66,20 +60,15 @@ def swiglu_backward(
     clamp_limit: float = 0.0,
 ) -> Any:
     """Gradient of ``silu(a) * b``. Shapes: grad_y [.., n], x [.., 2 n] -> as x, and nothing."""
-    if weight is not None:
-        raise Declined("weight", weight, "None")
-    if y_origin is not None:
-        raise Declined("y_origin", y_origin, "None")
-    if group_index is not None:
-        raise Declined("group_index", group_index, "None")
-    if clamp_limit:
-        raise Declined("clamp_limit", clamp_limit, "0")
     left, right = x.float().chunk(2, -1)
     dy, gate = grad_y.float(), left.sigmoid()
     parts = dy * right * gate * (1 + left * (1 - gate)), dy * left * gate
     return torch.cat(parts, -1).to(x.dtype), x.new_zeros(0)
 
 
+@accepted(
+    alpha=(None,), dst_dtype=INT8, axis=(-1, 1), round_mode=("rint",), scale_alg=OFF, dst_type_max=OFF, transpose_y=OFF
+)
 def rotate_quant(
     x: Tensor,
     rotation: Tensor,
@@ -96,25 +85,12 @@ def rotate_quant(
 
     Shapes: x [m, n], rotation [n, n] -> [m, n], [m].
     """
-    if alpha is not None:
-        raise Declined("alpha", alpha, "None")
-    if dst_dtype not in _INT8:
-        raise Declined("dst_dtype", dst_dtype, "int8")
-    if axis not in (-1, 1):
-        raise Declined("axis", axis, "the last one")
-    if round_mode != "rint":
-        raise Declined("round_mode", round_mode, "'rint'")
-    if scale_alg:
-        raise Declined("scale_alg", scale_alg, "0")
-    if dst_type_max:
-        raise Declined("dst_type_max", dst_type_max, "0")
-    if transpose_y:
-        raise Declined("transpose_y", transpose_y, "False")
     if x.shape[-1] != rotation.shape[0]:
         raise Declined("rotation", list(rotation.shape), "as many rows as x has columns")
     return _rounded(torch.matmul(x, rotation).float())
 
 
+@accepted(bias=(None,), approximate=("gelu_erf", "gelu_tanh"))
 def quant_matmul_gelu(
     x1: Tensor,
     x2: Tensor,
@@ -128,12 +104,8 @@ def quant_matmul_gelu(
 
     Shapes: x1 [m, k], x2 [k, n], scales [m] and [n] -> [m, n] of float16.
     """
-    if bias is not None:
-        raise Declined("bias", bias, "None")
     if x1.dtype is not torch.int8:
         raise Declined("x1", x1, "int8")
-    if approximate not in ("gelu_erf", "gelu_tanh"):
-        raise Declined("approximate", approximate, "'gelu_erf' or 'gelu_tanh'")
     product = torch.matmul(x1.float(), x2.float()) * x1_scale.float().unsqueeze(-1) * x2_scale.float()
     kind = "tanh" if approximate == "gelu_tanh" else "none"
     return torch.nn.functional.gelu(product, approximate=kind).to(torch.float16)
@@ -185,10 +157,9 @@ def nsa_compress_grad(
 # -- gradients of norms and gates -----------------------------------------------------------------------------------
 
 
+@accepted(p=(2,))
 def renorm_backward(grad: Tensor, input: Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     """Gradient of ``renorm`` by the Euclidean norm: that of the scale of each slice whose norm is too large."""
-    if p != 2:
-        raise Declined("p", p, "2")
     axes = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, 2, axes, keepdim=True)
     turned = input * ((grad * input).sum(axes, keepdim=True) / torch.where(norm > 0, norm, 1.0))
@@ -196,6 +167,7 @@ def renorm_backward(grad: Tensor, input: Tensor, p: Any, dim: int, maxnorm: Any)
     return torch.where(norm > maxnorm, maxnorm * inverse * (grad - inverse * turned), grad)
 
 
+@accepted(renorm=OFF, norm_type=(0, 1))
 def gating_backward(
     x_norm: Tensor,
     grad_y: Tensor,
@@ -210,10 +182,6 @@ def gating_backward(
 
     Shapes: x_norm [n, e], grad_y and index [n, k] -> [n, e].
     """
-    if renorm:
-        raise Declined("renorm", renorm, "0")
-    if norm_type not in (0, 1):
-        raise Declined("norm_type", norm_type, "0 or 1")
     normed, at = x_norm.float(), index.long()
     slope = grad_y.float() * routed_scaling_factor
     if norm_type == 1:
@@ -235,25 +203,20 @@ def _pairs(routing_map: Tensor, count: Any) -> tuple[Tensor, Tensor]:
     return order // experts, order % experts
 
 
+@accepted(drop_and_pad=OFF, probs=GIVEN, routing_map=GIVEN)
 def unpermute_by_map(
     permuted_tokens: Tensor,
     sorted_indices: Tensor,
     restore_shape: Sequence[Any],
     *,
-    probs: Tensor | None = None,
-    routing_map: Tensor | None = None,
+    probs: Any = None,
+    routing_map: Any = None,
     drop_and_pad: bool = False,
 ) -> Any:
     """Back in the order of tokens, weighted and added; of each row its pair, its token and its weight.
 
     Shapes: permuted_tokens [m, h], sorted_indices [m], probs and routing_map [n, e] -> [n, h], [m], [m], [m].
     """
-    if drop_and_pad:
-        raise Declined("drop_and_pad", drop_and_pad, "False")
-    if probs is None:
-        raise Declined("probs", probs, "a tensor")
-    if routing_map is None:
-        raise Declined("routing_map", routing_map, "a tensor")
     came_from = torch.sort(sorted_indices.int())[1]
     tokens, experts = (t[came_from] for t in _pairs(routing_map, permuted_tokens.shape[0]))
     weights = probs.reshape(-1)[tokens * routing_map.shape[1] + experts]
@@ -262,25 +225,18 @@ def unpermute_by_map(
     return result.to(permuted_tokens.dtype), came_from.int(), tokens.int(), weights
 
 
+@accepted(drop_and_pad=OFF, probs=GIVEN, routing_map=GIVEN, permuted_tokens=GIVEN)
 def unpermute_by_map_grad(
     grad: Tensor,
     out_index: Tensor,
     permuted_token_id: Tensor,
-    routing_map: Tensor | None,
-    permuted_tokens: Tensor | None,
-    probs: Tensor | None,
+    routing_map: Any,
+    permuted_tokens: Any,
+    probs: Any,
     drop_and_pad: bool,
     restore_shape: Sequence[Any],
 ) -> Any:
     """Gradients of the rows and of the weights; ``out_index`` are the places of the pairs, as the forward gets them."""
-    if drop_and_pad:
-        raise Declined("drop_and_pad", drop_and_pad, "False")
-    if probs is None:
-        raise Declined("probs", probs, "a tensor")
-    if routing_map is None:
-        raise Declined("routing_map", routing_map, "a tensor")
-    if permuted_tokens is None:
-        raise Declined("permuted_tokens", permuted_tokens, "a tensor")
     came_from = torch.sort(out_index.int())[1]
     tokens, experts = (t[came_from] for t in _pairs(routing_map, permuted_tokens.shape[0]))
     place = tokens * routing_map.shape[1] + experts
@@ -294,6 +250,7 @@ def unpermute_by_map_grad(
     )
 
 
+@accepted(balance_mode=OFF)
 def update_expert(
     expert_ids: Tensor,
     eplb_table: Tensor,
@@ -309,8 +266,6 @@ def update_expert(
 
     Shapes: expert_ids [n, k], eplb_table [e, most + 1] -> [n, k], and a mask of bool.
     """
-    if balance_mode:
-        raise Declined("balance_mode", balance_mode, "0")
     given = {"expert_scales": expert_scales, "pruning_threshold": pruning_threshold, "active_mask": active_mask}
     for name, value in given.items():
         if value is not None:

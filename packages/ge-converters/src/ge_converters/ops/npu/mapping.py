@@ -37,6 +37,7 @@ class Renamed:
         results: GE outputs in the order of the torch op's results; empty if they are the first ones as they stand. A
             ``-`` is a result that carries nothing in the calls that are taken, such as the state of unused random
             numbers: zeros.
+        asked: For a GE output, the argument without which the torch op gives nothing of meaning in its place: zeros.
         idle: Arguments that say how to compute and not what.
         fixed: Attributes of the same value in every call.
         dtype: Attribute that takes the element type of the first result.
@@ -48,6 +49,7 @@ class Renamed:
     op: str
     names: str
     results: str = ""
+    asked: Mapping[str, str] = field(default_factory=dict)
     idle: str = ""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = ""
@@ -184,7 +186,8 @@ def renamed(name: str, row: Renamed) -> Callable[..., Any]:
         results = emit(row.op, {**operands, **row.fixed}, len(specs))
         if wanted:
             order = {p.name: r for p, r in zip(schema.require(row.op).outputs, results)}
-            results = [order[w] if w in order else _zeros(spec) for w, spec in zip(wanted, specs)]
+            unasked = {output for output, argument in row.asked.items() if not values.get(argument)}
+            results = [order[w] if w in order.keys() - unasked else _zeros(s) for w, s in zip(wanted, specs)]
         return as_declared(results, meta_outputs)
 
     convert.__doc__ = f"{name} as GE's {row.op}."

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.compute_types import carrier
@@ -46,10 +44,23 @@ _SCATTER: Final = Renamed(
     fixed={"reciprocal_scale": False},
 )
 
+_LAYER: Final = (
+    "qkv q_gamma k_gamma cos sin index q_out k_cache v_cache k_scale v_scale k_offset v_offset qkv_size "
+    "head_nums epsilon cache_mode is_output_qkv"
+)
+_WRITTEN: Final = "q_out k_cache v_cache"
+_HEADS: Final = "q_out_before_quant k_out_before_quant v_out_before_quant"
+_LAYERS: Final = {
+    "npu_qkv_rms_norm_rope_cache": Renamed(
+        "QkvRmsNormRopeCache", _LAYER, f"{_HEADS} {_WRITTEN}", dict.fromkeys(_HEADS.split(), "is_output_qkv")
+    ),
+}
+_LAYERS["npu_qkv_rms_norm_rope_cache_functional"] = replace(_LAYERS["npu_qkv_rms_norm_rope_cache"], copies=_WRITTEN)
 # torch_npu's op: GE operator, and its ports and attributes by torch's names.
 ROWS: Final = {
     **{op: replace(row, copies="y") for op, row in _PRODUCTS.items()},
     **{f"{op}_": row for op, row in _PRODUCTS.items()},
+    **_LAYERS,
     "npu_quant_scatter": replace(_SCATTER, copies="var"),
     "npu_quant_scatter_": _SCATTER,
     "npu_quant_max": Renamed("QuantMax", "x scale round_mode dst_type=dst_dtype", codes={"dst_dtype": _FLOAT8}),
@@ -87,106 +98,6 @@ ROWS: Final = {
 }
 
 register_rows("npu", ROWS, __name__, "torch_npu, documentation of the op; GE's operator")
-
-_LAYER: Final = [
-    "qkv",
-    "q_gamma",
-    "k_gamma",
-    "cos",
-    "sin",
-    "index",
-    "q_out",
-    "k_cache",
-    "v_cache",
-    "k_scale",
-    "v_scale",
-    "k_offset",
-    "v_offset",
-    "qkv_size",
-    "head_nums",
-    "epsilon",
-    "cache_mode",
-    "is_output_qkv",
-]
-
-
-def _qkv(copied: bool, given: Mapping[str, Any], meta_outputs: Any) -> Any:
-    operands = dict(given)
-    if copied:
-        operands |= {name: ge.Clone(operands[name]) for name in ("q_out", "k_cache", "v_cache")}
-    *written, q, k, v = emit("QkvRmsNormRopeCache", operands)
-    # where they are not asked for torch_npu gives numbers without meaning
-    before = [
-        x if given["is_output_qkv"] else ge.Const(np.zeros(tuple(spec.size), np.float32), dtype=spec.dtype)
-        for x, spec in zip((q, k, v), meta_outputs)
-    ]
-    return [*before, *written]
-
-
-@npu_op("npu_qkv_rms_norm_rope_cache.default", "QkvRmsNormRopeCache")
-def npu_qkv_rms_norm_rope_cache(
-    qkv: Tensor,
-    q_gamma: Tensor,
-    k_gamma: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    index: Tensor,
-    q_out: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qkv_size: Any,
-    head_nums: Any,
-    *,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    k_offset: Tensor | None = None,
-    v_offset: Tensor | None = None,
-    epsilon: float = 1e-6,
-    cache_mode: str = "PA_NZ",
-    is_output_qkv: bool = False,
-    meta_outputs: Any,
-) -> Any:
-    """RMS norm and rotary embedding of query and key heads; key and value into paged caches of tiles.
-
-    Shapes: qkv [rows, heads d]; q_out [rows, query heads d]; caches [pages, heads d / 16, page, 16].
-    Dtypes: float16, bfloat16; caches of the same or int8 with scales.
-    Emits:  QkvRmsNormRopeCache.
-    """
-    given = locals()
-    return _qkv(False, {name: given[name] for name in _LAYER}, meta_outputs)
-
-
-@npu_op("npu_qkv_rms_norm_rope_cache_functional.default", "QkvRmsNormRopeCache")
-def npu_qkv_rms_norm_rope_cache_functional(
-    qkv: Tensor,
-    q_gamma: Tensor,
-    k_gamma: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    index: Tensor,
-    q_out: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qkv_size: Any,
-    head_nums: Any,
-    *,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    k_offset: Tensor | None = None,
-    v_offset: Tensor | None = None,
-    epsilon: float = 1e-6,
-    cache_mode: str = "PA_NZ",
-    is_output_qkv: bool = False,
-    meta_outputs: Any,
-) -> Any:
-    """The same on copies, which are results too.
-
-    Shapes: as npu_qkv_rms_norm_rope_cache.
-    Dtypes: as npu_qkv_rms_norm_rope_cache.
-    Emits:  Clone, QkvRmsNormRopeCache.
-    """
-    given = locals()
-    return as_declared(_qkv(True, {name: given[name] for name in _LAYER}, meta_outputs), meta_outputs)
 
 
 @npu_op("npu_advance_step_flashattn.default", "AdvanceStep")

@@ -45,19 +45,23 @@ def _layout(x: Tensor, data_format: str, dilations: Numbers) -> tuple[str, list[
 
 
 def spatial(values: Numbers, data_format: str) -> list[int]:
-    """The entries of the spatial axes of a per-axis attribute."""
+    """The entries of the spatial axes of a per-axis attribute; torch would spread a single one over all axes."""
     values = list(values)
+    if len(values) != len(data_format):
+        raise refused("window", f"{values} has {len(values)} numbers for the {len(data_format)} axes of {data_format}")
     return values[1:-1] if data_format.endswith("C") else values[2:]
 
 
-def begin_end(pads: Numbers) -> tuple[list[int], list[int]]:
-    """(begin, end) pads per axis out of [begin0, end0, begin1, end1, ..]."""
+def begin_end(pads: Numbers, axes: int) -> tuple[list[int], list[int]]:
+    """(begin, end) pads of so many axes out of [begin0, end0, begin1, end1, ..]."""
+    if len(pads) != 2 * axes:
+        raise refused("window", f"pads are {list(pads)}, expected two for each of {axes} axes")
     return list(pads[0::2]), list(pads[1::2])
 
 
 def pad_spatial(x: Tensor, pads: Numbers, value: float = 0.0) -> Tensor:
     """Pad the trailing axes; negative pads crop."""
-    begin, end = begin_end(pads)
+    begin, end = begin_end(pads, len(pads) // 2)
     flat = [p for b, e in zip(reversed(begin), reversed(end)) for p in (b, e)]
     return torch.nn.functional.pad(x, flat, value=value)
 
@@ -66,7 +70,7 @@ def _forward(
     x: Tensor, w: Tensor, bias: Tensor | None, strides: Numbers, pads: Numbers, dilations: Numbers, groups: int
 ) -> Tensor:
     """Cross-correlation of channels-first operands; 16-bit accumulates in float32, int8 gives int32."""
-    begin, end = begin_end(pads)
+    begin, end = begin_end(pads, x.dim() - 2)
     if x.dtype == torch.int8:
         y = _forward(x.double(), w.double(), None, strides, pads, dilations, groups).to(torch.int32)  # exact
         return y if bias is None else y + bias.reshape(-1, *[1] * len(begin))
@@ -79,7 +83,7 @@ def _forward(
 
 def _left_open(x: Tensor, w: Tensor, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers) -> list[int]:
     """How much larger the spatial ``size`` is than the least that a convolution maps to the size of ``x``."""
-    begin, end = begin_end(pads)
+    begin, end = begin_end(pads, x.dim() - 2)
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:])]
     least = [(n - 1) * s + r - b - e for n, s, r, b, e in zip(x.shape[2:], strides, reach, begin, end)]
     return [n - m for n, m in zip(size, least)]
@@ -108,8 +112,10 @@ def _transposed(
     groups: int,
 ) -> Tensor:
     """Transposed convolution to the spatial ``size``, which settles what the stride leaves open."""
-    begin, end = begin_end(pads)
-    rank = len(begin)
+    rank = x.dim() - 2
+    begin, end = begin_end(pads, rank)
+    if len(size) != rank:
+        raise refused("transposed convolution", f"input_size has {len(size)} spatial numbers for {rank} axes")
     if begin == end:
         extra, padding = _left_open(x, w, size, strides, pads, dilations), begin
     else:
@@ -164,12 +170,13 @@ def _plan_convolution(ctx: PlanContext) -> Call | None:
     """A channels-first convolution with symmetric pads is one ATen call."""
     data_format, pads = ctx.attr("data_format", ""), list(ctx.attr("pads", ()))
     x, w, b = ctx.dtype("x"), ctx.dtype("filter"), ctx.dtype("bias")
-    begin, end = begin_end(pads)
+    begin, end = pads[0::2], pads[1::2]
     if not data_format.startswith("NC") or begin != end or x is None or not x.is_float or x != w or b not in (None, x):
         return None
     if ctx.fed("offset_w") or ctx.attr("offset_x", 0):
         return None
-    strides, dilations = list(ctx.attr("strides"))[2:], list(ctx.attr("dilations"))[2:]
+    begin, _ = begin_end(pads, len(data_format) - 2)
+    strides, dilations = spatial(ctx.attr("strides"), data_format), spatial(ctx.attr("dilations"), data_format)
     args = (ctx.tensor("x"), ctx.tensor("filter"), ctx.tensor("bias"), strides, begin, dilations, False)
     return Call(torch.convolution, (*args, [0] * len(begin), ctx.attr("groups", 1)))
 
@@ -227,7 +234,7 @@ def conv_transpose(
     if any(shape):
         size = spatial(shape, layout) if len(shape) == x.dim() else shape
     else:
-        begin, end = begin_end(pads)
+        begin, end = begin_end(pads, x.dim() - 2)
         extra = spatial(output_padding or [0] * x.dim(), layout)
         size = [
             (n - 1) * s - b - e + d * (k - 1) + 1 + o
@@ -273,7 +280,7 @@ def conv_backprop_input(
     layout, dilation = _layout(out_backprop, data_format, dilations)
     grad, w = to_channels_first(out_backprop, layout), _filter_first(filter, layout)
     size, stride = spatial(listed(input_size), layout), spatial(strides, layout)
-    begin, end = begin_end(pads)
+    begin, end = begin_end(pads, grad.dim() - 2)
     _check_grad("Conv2DBackpropInput", grad, w, stride, dilation, groups)
     follows = all(0 <= e < s for e, s in zip(_left_open(grad, w, size, stride, pads, dilation), stride))
     if begin == end and follows:
@@ -310,7 +317,7 @@ def conv_backprop_filter(
     last, shape = layout.endswith("C"), listed(filter_size)
     shape = [shape[-1], shape[-2], *shape[:-2]] if last else shape
     x, grad = to_channels_first(x, layout).float(), to_channels_first(out_backprop, layout).float()
-    begin, end = begin_end(pads)
+    begin, end = begin_end(pads, x.dim() - 2)
     if begin != end:
         x, begin = pad_spatial(x, pads), [0] * len(begin)
     op, stride, w = "Conv2DBackpropFilter", spatial(strides, layout), _unread(shape, x)

@@ -50,6 +50,10 @@ def embedding_bag(
         per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     if offsets is None:
         raise refused("EmbeddingBag", "1-D indices need offsets", "feed offsets")
+    if (
+        indices.numel() and offsets.numel() <= include_last_offset
+    ):  # ATen writes the greatest of a bag that it has not made
+        raise refused("EmbeddingBag", f"{indices.numel()} indices in no bag", "begin offsets with 0")
     # ATen reads indices and offsets as if they were contiguous.
     indices, offsets = indices.contiguous(), offsets.to(indices.dtype).contiguous()
     y, bag_of, size, top = _ATEN._embedding_bag.default(

@@ -71,8 +71,10 @@ def calculated(
     drop_last: bool = False,
 ) -> Window:
     """Windows from explicit pads; ``drop_last`` leaves out a last window that starts in the trailing padding."""
-    begin, end = begin_end(pads)
-    dilation = [1] * len(size) if dilation is None else list(dilation)
+    begin, end = begin_end(pads, len(extent))
+    dilation = [1] * len(extent) if dilation is None else list(dilation)
+    if not len(size) == len(stride) == len(dilation) == len(extent):
+        raise refused("pooling", f"windows {[*size]}, strides {[*stride]}, dilations {dilation} for {len(extent)} axes")
     out = []
     for n, k, s, b, e, d in zip(extent, size, stride, begin, end, dilation):
         free = n + b + e - d * (k - 1) - 1
@@ -89,6 +91,8 @@ def by_padding(extent: Numbers, size: Numbers, stride: Numbers, padding: str) ->
         return calculated(extent, size, stride, [0, 0] * len(size))
     if padding != "SAME":
         raise refused("pooling", f"padding is {padding!r}, accepted: SAME, VALID")
+    if not len(size) == len(stride) == len(extent):
+        raise refused("pooling", f"windows {[*size]} and strides {[*stride]} for {len(extent)} axes")
     out = [-(-n // s) for n, s in zip(extent, stride)]
     total = [max((o - 1) * s + k - n, 0) for o, s, k, n in zip(out, stride, size, extent)]
     begin = [t // 2 for t in total]
