@@ -42,6 +42,7 @@ _RANKS: Final = (  # the table of ``tair ranks``, whose module parses nothing
     "group",
     "nothing",
     "nothing; could: {could}",
+    "between graphs",
 )
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
 _CODE: Final = re.compile(r"GE[1-5]\d{3}")
