@@ -44,6 +44,7 @@ _RANKS: Final = (  # the table of ``tair ranks``, whose module parses nothing
     "group",
     "nothing",
     "nothing; could: {could}",
+    "between graphs",
 )
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
 _TOGETHER: Final = (  # code, file, functions (none: all): their texts are sentences that others put together

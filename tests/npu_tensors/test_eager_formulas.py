@@ -24,6 +24,7 @@ FILES = (
     "serving_cases",
     "training_formulas",
     "step_formulas",
+    "written_formulas",
 )
 MODULES = [importlib.import_module(f"npu_{name}") for name in FILES]
 CASES = [case for module in MODULES for case in module.CASES]

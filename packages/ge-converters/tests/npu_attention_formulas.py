@@ -13,6 +13,11 @@ from torch.nn import functional
 # -- attention --------------------------------------------------------------------------------------------------------
 
 
+DENSE = ("BNSD_BSND", "BSND_BNSD", "BSH_BNSD", "BNSD_NBSD", "BSND_NBSD", "BSH_NBSD")
+PACKED = ("TND", "TND_NTD", "NTD_TND")
+LAYOUTS = (*DENSE, *PACKED)
+
+
 def heads_first(x: Tensor, layout: str, heads: int) -> Tensor:
     """(B, N, S, D) of a layout."""
     if layout == "BSH":
@@ -209,6 +214,8 @@ def incre_attention(*args: Any, actual_seq_lengths: Any = None, **keywords: Any)
 def fused_infer(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float = 1.0, softmax_lse_flag: bool = False, **rest: Any
 ) -> Any:
+    if rest["input_layout"] in LAYOUTS or rest.get("block_table") is not None:
+        return laid_out(query, key, value, scale=scale, **rest)
     out, lse = infer_attention(query, key, value, scale_value=scale, **rest)
     return out, lse if softmax_lse_flag else query.new_empty(0, dtype=F32)
 
@@ -235,6 +242,59 @@ def fused_infer_v2(
         actual_seq_lengths_kv=actual_seq_kvlen,
         **rest,
     )
+
+
+def laid_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    num_heads: int,
+    input_layout: str,
+    scale: float,
+    num_key_value_heads: int = 0,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+    block_table: Tensor | None = None,
+    actual_seq_lengths: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    **_: Any,
+) -> Any:
+    """Attention of one sequence after the other, from the layout that stands before "_" into the one behind it."""
+    read, _sep, write = input_layout.partition("_")
+    write, packed = write or read, read in ("TND", "NTD")
+    kv, none = num_key_value_heads or num_heads, query.new_empty(0, dtype=F32)
+
+    def each(x: Tensor, heads: int, lengths: Any) -> list[Tensor]:
+        """(N, S, D) of each sequence."""
+        if not packed:
+            return list(heads_first(x, read, heads))
+        ends = list(lengths)
+        return [(x.transpose(0, 1) if read == "TND" else x)[:, a:b] for a, b in zip([0, *ends], ends)]
+
+    def keys(x: Tensor) -> list[Tensor]:
+        if block_table is None:
+            return each(x, kv, actual_seq_lengths_kv)
+        pages = x.permute(0, 1, 3, 2, 4).flatten(3) if x.dim() == 5 else x  # (pages, N, page, D)
+        return [torch.cat([pages[int(p)] for p in row], 1)[:, :n] for row, n in zip(block_table, actual_seq_lengths_kv)]
+
+    def shown(parts: list[Tensor]) -> Tensor:
+        if packed:
+            y = torch.cat(parts, 1)
+            return y if write == "NTD" else y.transpose(0, 1)
+        y = torch.stack(parts)
+        return y.permute(1, 0, 2, 3) if write == "NBSD" else heads_back(y, write)
+
+    queries = each(query, num_heads, actual_seq_lengths)
+    if fake(query):
+        return shown([q.new_empty(*q.shape[:-1], 16) for q in queries]).contiguous(), none
+    k, v = keys(key), keys(value)
+    if query_rope is not None and key_rope is not None:
+        ropes = zip(each(query_rope, num_heads, actual_seq_lengths), keys(key_rope))
+        joined = [(torch.cat((a, r), -1), torch.cat((b, s), -1)) for a, b, (r, s) in zip(queries, k, ropes)]
+        queries, k = ([pair[i] for pair in joined] for i in (0, 1))
+    parts = [attention(*(t.unsqueeze(0) for t in one), scale, None, None)[0][0] for one in zip(queries, k, v)]
+    return shown(parts).to(query.dtype).contiguous(), none
 
 
 def attention_update(lse: list[Tensor], local_out: list[Tensor], update_type: int) -> Any:
@@ -434,6 +494,64 @@ def _infer_cases(qkv: Any, flat: Any, triangle: Tensor, template: Tensor) -> lis
             lambda d: call(*qkv(d, rows=1, columns=7), actual_seq_kvlen=[3, 7], **v2),
             HALVES,
             tag="lengths",
+        ),
+        *_layout_cases(),
+    ]
+
+
+def _layout_cases() -> list[Case]:
+    """Results in another layout than the queries, and caches whose pages are kept in tiles (PA_NZ)."""
+    fused = "npu_fused_infer_attention_score"
+
+    def given(x: Tensor, layout: str) -> Tensor:
+        """(B, N, S, D) in the layout that is read."""
+        return heads_back(x, layout.partition("_")[0]).contiguous()
+
+    def dense(layout: str) -> Any:
+        def make(d: torch.dtype) -> Any:
+            q, k, v = (given(rand(2, n, 5, 16).to(d), layout) for n in (4, 2, 2))
+            return call(q, k, v, num_heads=4, num_key_value_heads=2, input_layout=layout, scale=0.25)
+
+        return make
+
+    def packed(layout: str) -> Any:
+        def make(d: torch.dtype) -> Any:
+            q, k, v = (rand(rows, n, 16).to(d) for rows, n in ((5, 4), (7, 2), (7, 2)))
+            q, k, v = (t if layout[0] == "T" else t.transpose(0, 1).contiguous() for t in (q, k, v))
+            ends = {"actual_seq_lengths": [2, 5], "actual_seq_lengths_kv": [3, 7]}
+            return call(q, k, v, num_heads=4, num_key_value_heads=2, input_layout=layout, scale=0.25, **ends)
+
+        return make
+
+    def tiled(layout: str) -> Any:
+        def make(d: torch.dtype) -> Any:
+            q, rope = (given(rand(2, 4, 1, 16).to(d), layout) for _ in range(2))
+            latent, keys = (rand(5, 1, 1, 32, 16).to(d) for _ in range(2))
+            table = torch.tensor([[4, 1], [2, 3]], dtype=torch.int32)
+            return call(
+                q,
+                latent,
+                latent,
+                query_rope=rope,
+                key_rope=keys,
+                num_heads=4,
+                num_key_value_heads=1,
+                input_layout=layout,
+                scale=0.25,
+                block_table=table,
+                block_size=32,
+                actual_seq_lengths_kv=[40, 9],
+            )
+
+        return make
+
+    only = HALVES[:1]
+    return [
+        *(Case(fused, fused_infer, dense(layout), only, (0,), layout, layout == "BSND_NBSD") for layout in DENSE),
+        *(Case(fused, fused_infer, packed(layout), only, (0,), layout, layout == "TND_NTD") for layout in PACKED),
+        *(
+            Case(fused, fused_infer, tiled(layout), only, (0,), f"{layout} PA_NZ", layout == "BNSD_NBSD")
+            for layout in ("BNSD_NBSD", "BSND_NBSD", "BSH_NBSD", "BSND", "BNSD")
         ),
     ]
 

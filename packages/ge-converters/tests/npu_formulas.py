@@ -369,14 +369,22 @@ def kv_rmsnorm_rope_cache(
         return torch.empty_like(k_cache), torch.empty_like(ckv_cache), rope, normed
     caches = []
     for cache, value in ((k_cache, rope), (ckv_cache, normed)):
-        cache = cache.clone()
+        cache, steps, width = cache.clone(), kv.shape[2], value.shape[-1]
         for b in range(kv.shape[0]):
-            for s in range(kv.shape[2]):
-                at = int(index[b, s]) if cache_mode == "Norm" else int(index[b * kv.shape[2] + s])
+            for s in range(steps):
                 if cache_mode == "Norm":
-                    cache[b, 0, at] = value[b, 0, s]
+                    cache[b, 0, int(index[b, s])] = value[b, 0, s]
+                    continue
+                page = cache.shape[1]
+                if "BLK" in cache_mode:  # where each page of a sequence begins
+                    at = int(index[b * -(-steps // page) + s // page]) + s % page
                 else:
-                    cache[at // cache.shape[1], at % cache.shape[1], 0] = value[b, 0, s]
+                    at = int(index[b * steps + s])
+                if not cache_mode.endswith("NZ"):
+                    cache[at // page, at % page, 0] = value[b, 0, s]
+                    continue
+                for d in range(width):  # sixteen columns of all rows of a page stand together
+                    cache[at // page].view(-1)[(d // 16 * page + at % page) * 16 + d % 16] = value[b, 0, s, d]
         caches.append(cache)
     return (*caches, rope, normed)
 
@@ -396,12 +404,16 @@ def _rotary_cases() -> list[Case]:
         def make(d: torch.dtype) -> Any:
             index = torch.tensor([[1, 2, 5], [0, 4, 3]])
             caches = (rand(2, 1, 6, 8).to(d), rand(2, 1, 6, 16).to(d))
-            if mode == "PA":
-                index, caches = index.new_tensor([3, 4, 9, 0, 1, 11]), (rand(3, 4, 1, 8).to(d), rand(3, 4, 1, 16).to(d))
-            angles = (rand(2, 1, 3, 8).to(d), rand(2, 1, 3, 8).to(d))
-            return call(
-                rand(2, 1, 3, 24).to(d), rand(16).to(d), *angles, index, *caches, cache_mode=mode, is_output_kv=True
-            )
+            rope = 16 if mode.endswith("NZ") else 8
+            if mode != "Norm":
+                index = index.new_tensor([3, 4, 9, 0, 1, 11])
+                caches = (rand(3, 4, 1, rope).to(d), rand(3, 4, 1, 16).to(d))
+            if "BLK" in mode:  # three tokens are two pages of two rows
+                index = index.new_tensor([4, 0, 10, 6])
+                caches = (rand(6, 2, 1, rope).to(d), rand(6, 2, 1, 16).to(d))
+            angles = (rand(2, 1, 3, rope).to(d), rand(2, 1, 3, rope).to(d))
+            kv = rand(2, 1, 3, 16 + rope).to(d)
+            return call(kv, rand(16).to(d), *angles, index, *caches, cache_mode=mode, is_output_kv=True)
 
         return make
 
@@ -428,6 +440,18 @@ def _rotary_cases() -> list[Case]:
         Case("npu_interleave_rope", interleave_rope, on((2, 4, 3, 16), (2, 1, 3, 16), (2, 1, 3, 16)), HALVES),
         Case("npu_kv_rmsnorm_rope_cache", kv_rmsnorm_rope_cache, latent("Norm")),
         Case("npu_kv_rmsnorm_rope_cache", kv_rmsnorm_rope_cache, latent("PA"), tag="PA"),
+        *(
+            Case(
+                "npu_kv_rmsnorm_rope_cache",
+                kv_rmsnorm_rope_cache,
+                latent(mode),
+                HALVES[:1],
+                None,
+                mode,
+                mode == "PA_NZ",
+            )
+            for mode in ("PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
+        ),
         Case("npu_kv_rmsnorm_rope_cache_v2_functional", kv_rmsnorm_rope_cache_v2, latent("Norm")),
     ]
 

@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -285,6 +285,7 @@ class TorchNpuExecutable(WholeGraph):
         self._no_targets: list[Any] = [None] * len(graph.outputs)
         self._waits = bool(collectives(graph)) and _waits()
         self._data = b""
+        self._layouts = [node.outputs[0].format for node in graph.inputs]
         self._groups: dict[str, str] = {}
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
@@ -316,7 +317,8 @@ class TorchNpuExecutable(WholeGraph):
             self._compiled.clear()
 
     def _bytes(self) -> bytes:
-        with renamed_groups(collectives(self._graph), self._groups):
+        """What GE is given. The graph itself says nothing of layouts: who loads it has inputs that lie otherwise."""
+        with renamed_groups(collectives(self._graph), self._groups), _laid_out(self._graph, self._layouts):
             data = serde.to_bytes(self._graph, externalise=external_data, provenance=False)
         if len(data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(self._graph.name, len(data))
@@ -324,11 +326,9 @@ class TorchNpuExecutable(WholeGraph):
 
     def _lay_out(self, given: Sequence[torch.Tensor]) -> None:
         """Say in the Data nodes which inputs lie in tiles; if that has changed, GE compiles the graph anew."""
-        edges = [node.outputs[0] for node in self._graph.inputs]
         layouts = [_layout(value) for value in given]
-        if layouts != [edge.format for edge in edges]:
-            for edge, layout in zip(edges, layouts):
-                edge.format = layout
+        if layouts != self._layouts:
+            self._layouts = layouts
             self._data = self._bytes()
             self._compiled.clear()
 
@@ -398,7 +398,7 @@ class TorchNpuExecutable(WholeGraph):
         if inputs and _HOST not in placements and not on_host:
             # dense tensors on the device: GE reads and writes their own memory, nothing is copied there or back
             # sizes and strides do not tell a tensor in tiles from another, so then each run looks
-            tiled = any(n.outputs[0].format is Format.FORMAT_FRACTAL_NZ for n in self._graph.inputs)
+            tiled = Format.FORMAT_FRACTAL_NZ in self._layouts
             plain = not tiled and all(map(operator.is_, inputs, given))
             places = (ctypes.c_uint64 * len(inputs))()
             self._same = (SeenInputs.of(inputs, places) or SameInputs(inputs)) if plain else None
@@ -483,6 +483,20 @@ def _layout(value: torch.Tensor) -> Format:
         return Format.FORMAT_ND
     nz = int(sys.modules["torch_npu"].get_npu_format(value)) == Format.FORMAT_FRACTAL_NZ
     return Format.FORMAT_FRACTAL_NZ if nz else Format.FORMAT_ND
+
+
+@contextlib.contextmanager
+def _laid_out(graph: Graph, layouts: Sequence[Format]) -> Iterator[None]:
+    """Inside, the inputs of the graph have these layouts."""
+    edges = [node.outputs[0] for node in graph.inputs]
+    before = [edge.format for edge in edges]
+    try:
+        for edge, layout in zip(edges, layouts):
+            edge.format = layout
+        yield
+    finally:
+        for edge, layout in zip(edges, before):
+            edge.format = layout
 
 
 def _fixed(shape: Any) -> tuple[int, ...] | None:

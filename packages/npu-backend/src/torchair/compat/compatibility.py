@@ -87,7 +87,8 @@ _HEADS: Final = {
     "en": (
         "# Compatibility",
         "",
-        "Written by `python -m torchair.compat.compatibility`; do not edit. A test imports every name.",
+        "Written by `python -m torchair.compat.compatibility`; do not edit. A test imports every name. What *works* is",
+        "used by a test as programs use it; `tests/compatibility.tsv` names the test.",
         "",
         "Programs that were written for the torchair inside torch_npu import these names. A name that is absent raises",
         "GE1066 with what stands for it. *Documented*: in its public guide. *Projects* and *uses*: in 24 public",
@@ -100,6 +101,7 @@ _HEADS: Final = {
         "# 兼容性",
         "",
         "由 `python -m torchair.compat.compatibility` 生成，请勿手改。每个名字都有测试导入。",
+        "标为 works 的，有测试像程序那样使用它；`tests/compatibility.tsv` 写明是哪个测试。",
         "",
         "为 torch_npu 自带的 torchair 编写的程序会导入这些名字。没有的名字会抛出 GE1066，并说明用什么代替。",
         "“有文档”指其公开指南中有；“项目”和“使用”是 2026 年 11 月 24 个公开仓库中的数量。",

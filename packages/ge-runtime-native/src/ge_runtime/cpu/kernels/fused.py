@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ge_runtime.cpu.kernels.kv_cache import tiles
 from ge_runtime.cpu.kernels.matmul import ACTIVATIONS, spans
 from ge_runtime.cpu.kernels.numerics import rounded, saturate, wide
 from ge_runtime.cpu.kernels.rotary import rope_of_pairs
@@ -70,18 +71,36 @@ def ffn(
 # -- latent key and value caches --------------------------------------------------------------------------------------
 
 
+_MODES: Final = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
+
+
 def _write(cache: Tensor, value: Tensor, index: Tensor, mode: str) -> None:
-    """``value`` (B, 1, S, D) into ``cache`` at ``index``; negative indices skip a token."""
+    """``value`` (B, 1, S, D) into ``cache`` at ``index``; negative indices skip what they stand for.
+
+    Norm: cache (B, 1, Scache, D), index (B, S) is a row. Otherwise cache (pages, page, 1, D), a slot counts its rows:
+    one for each token, in BLK modes for each ceil(S / page) tokens of a sequence. NZ modes keep pages in tiles.
+    """
     b, _, s, d = value.shape
     rows = value.reshape(b * s, d)
-    at = index.reshape(-1).long()
-    keep = at >= 0
     if mode == "Norm":
+        at = index.reshape(-1).long()
+        keep = at >= 0
         batch = torch.arange(b).repeat_interleave(s)
         cache[batch[keep], 0, at[keep]] = rows[keep]
         return
-    pages = cache[:, 0] if mode == "PA_BNSD" else cache[:, :, 0]  # (blocks, size, D)
-    pages[at[keep] // pages.shape[1], at[keep] % pages.shape[1]] = rows[keep]
+    size = cache.shape[1]
+    if mode.startswith("PA_BLK"):
+        token = torch.arange(s)
+        first = index.reshape(b, -1).long()[:, token // size]
+        at = torch.where(first < 0, -1, first // size * size + token % size).reshape(-1)
+    else:
+        at = index.reshape(-1).long()
+    rows, at = rows[at >= 0], at[at >= 0]
+    if mode.endswith("NZ"):
+        tiled = tiles(cache)
+        tiled[at // size, :, at % size] = rows.unflatten(1, (-1, tiled.shape[-1]))
+    else:
+        cache[at // size, at % size, 0] = rows
 
 
 def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
@@ -115,8 +134,8 @@ def kv_rms_norm_rope_cache(
     is_output_kv: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(k_cache, ckv_cache, k_rope, c_kv): the first part of kv normalised, the last one rotated, both into caches."""
-    if v is not None or cache_mode not in ("Norm", "PA", "PA_BNSD"):
-        raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
+    if v is not None or cache_mode not in _MODES:
+        raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: {', '.join(_MODES)}, without v")
     latent, rope = wide(kv).split([gamma.shape[-1], kv.shape[-1] - gamma.shape[-1]], -1)
     normed = functional.rms_norm(latent, gamma.shape, wide(gamma), epsilon)
     turned = rope_of_pairs(rope, sin, cos)

@@ -14,6 +14,14 @@ from ge_runtime.errors import refused
 
 _PER_CHANNEL, _PER_TOKEN, _PER_HEAD, _PER_TOKEN_HEAD, _PAGED_TOKEN, _PAGED_TOKEN_HEAD = range(6)
 _PAGED: Final = (_PAGED_TOKEN, _PAGED_TOKEN_HEAD)
+_TILE: Final = 32  # bytes of a row that stand together in a tiled page
+
+
+def tiles(cache: Tensor) -> Tensor:
+    """Pages (pages, page, 1, D) whose memory is tiled, as it is: (pages, D / x, page, x), x elements in 32 bytes."""
+    pages, size, _, width = cache.shape
+    step = _TILE // cache.element_size()
+    return cache.view(pages, width // step, size, step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu.kernels.kv_cache import tiles
 from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
 from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.kernels.rotary import rope_of_pairs
@@ -30,9 +31,8 @@ def _write(op: str, cache: Tensor, rows: Tensor, index: Tensor | None, mode: str
     if mode == "PA_BSND":
         cache[slots // size, slots % size, 0] = rows
         return
-    step = 32 // cache.element_size()  # memory of a page: (D / step, size, step)
-    stored = cache.view(cache.shape[0], rows.shape[1] // step, size, step)
-    stored[slots // size, :, slots % size] = rows.unflatten(1, (-1, step))
+    stored = tiles(cache)
+    stored[slots // size, :, slots % size] = rows.unflatten(1, (-1, stored.shape[-1]))
 
 
 @kernel("MlaPrologV3", updates=("kv_cache", "kr_cache"), source=_SOURCE)
