@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,30 @@ def test_collectives_work_as_written(tmp_path):
     done = warm.run(script, cwd=tmp_path)
     assert done.stdout.count("agrees with the whole model") == 2  # two processes may write into each other's lines
     assert "4 ranks agree with the whole model" in done.stdout
+    assert "4 ranks have the whole model's gradients" in done.stdout
+
+
+@pytest.mark.night
+@pytest.mark.slow
+def test_two_nodes_work_as_written(tmp_path):
+    """The line of the page in two terminals, at a port that is free."""
+    text = (ROOT / "docs" / "collectives.md").read_text()
+    (tmp_path / "train.py").write_text(re.search(r'^```python title="train.py"\n(.*?)^```', text, re.S | re.M)[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = re.search(r"^torchrun (.*train\.py)$", text, re.M)[1].replace(":29500", f":{port}").split()
+    line = [sys.executable, "-m", "torch.distributed.run", *words]
+    nodes = [subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        said = "".join(node.communicate(timeout=300)[0] for node in nodes)
+    finally:
+        for node in nodes:
+            node.terminate()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    for rank in range(4):
+        losses = [float(v) for v in re.findall(rf"rank {rank} of 4, step \d: loss (\S+)", said)]
+        assert len(losses) == 3
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ge_graph import messages
+from ge_graph.kernels import STRENGTHS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = ROOT / "docs" / "errors"
@@ -28,6 +29,7 @@ _LISTED: Final = (  # lines of an error that lists refused calls
     "{call}no converter, no decomposition",
     "{call}no converter, no decomposition; {why}",
     "no GE op {name} to derive one from",
+    "GE op {name} exists, but {problem}",
     "{why}; near: {names}",
     "  … and {hidden} more",
     "register a converter or a decomposition for the missing ops (docs/adding_an_op.md)",
@@ -42,8 +44,77 @@ _RANKS: Final = (  # the table of ``tair ranks``, whose module parses nothing
     "group",
     "nothing",
     "nothing; could: {could}",
+    "between graphs",
 )
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
+_TOGETHER: Final = (  # code, file, functions (none: all): their texts are sentences that others put together
+    (messages.ANY, "ge_graph/kernels/verdicts.py", ()),
+    (messages.ANY, "ge_graph/kernels/grades.py", ()),
+    (messages.ANY, "ge_graph/kernels/conditions.py", ()),
+    ("GE3010", "ge_graph/verify.py", ()),
+    ("GE3010", "ge_graph/rules/attributes.py", ()),
+    ("GE3010", "ge_graph/rules/in_place.py", ()),
+    ("GE3010", "ge_graph/rules/limits.py", ()),
+    ("GE3010", "ge_graph/rules/subgraphs.py", ()),
+    ("GE3010", "ge_graph/calling.py", ("input_problems",)),
+    ("GE3010", "ge_graph/names.py", ("broken", "problem", "symbol_problem")),
+    ("GE3070", "ge_graph/rules/options.py", ("problems", "_pairs", "_indices", "_shapes")),
+    (REFUSED, "ge_converters/registry/derive.py", ("_mismatch", "_output_mismatch")),
+    (COMMANDS, "ge_runtime/cann/probe.py", ("LIBRARIES", "_library", "_where", "_environment")),
+    (COMMANDS, "tair_debug/captures.py", ("_UNKNOWN", "captures_of")),
+    (COMMANDS, "tair_debug/compare.py", ("_why_unmatched",)),
+    (COMMANDS, "tair_debug/doctor.py", ("mismatches", "_torch", "_siblings")),
+    (COMMANDS, "tair_debug/plan.py", ("_notes", "NETWORK")),
+    (COMMANDS, "tair_debug/tracing.py", ("_BRANCH", "_CHOOSE")),
+)
+_VIOLATIONS: Final = (
+    "  [{code}] {what}",
+    "  [{code}] {what} (from {where})",
+    "{op} '{node}': {what}",
+    "subgraph '{slot}' {what}",
+    "{kind} '{name}' {why}",
+)
+_WITHOUT: Final = (  # lines of GE3069
+    "  {call} (from {places}): {why}",
+    "  {call} (from {places}): {why}; instead: {advice}",
+    "  {call}: {why}",
+    "  {call}: {why}; instead: {advice}",
+)
+_CHIPS: Final = (  # forms that operators took, casts, and who says so
+    "{n} x {op} as {form} for {soc}",
+    "{n} x {op} as {form} for {soc}, rather than {others}",
+    "{ops} (about {seconds} us)",
+    "cast {port} to {name}",
+    "cast {port} to {name} ({hint})",
+    "take {port} as {name}",
+    "it ran as {op}",
+    "mirror of {place}",
+    "AI CPU registrations of {library} ({when})",
+    "AI Core registrations of {library} for {soc} ({when})",
+    "single-operator calls of {library}",
+    "torchair inside torch_npu builds it",
+    "page: {title}",
+    "hiascend.com graph fusion rules: {rule}",
+    "published operator libraries, {when}",
+)
+_WORDS: Final = (  # that tables and lines are put together of
+    *("name", "state", "dtypes", "forms", "where", "attributes", "inputs", "outputs"),
+    *("graphs", "streams", "events", "tasks", "pool bytes", "sum", "limit", "engine", "yes", "no"),
+    *("whole model", "forward {number}", "backward {number}"),
+    *("row", "function", "walk", "decomposed", "composite", "refused", "absent"),
+    "max abs {abs}, max rel {rel}, cosine {cosine}, {bad} elements",
+    "{target} differs from eager ({numbers})",
+    "{target} cannot be converted: {reason}",
+    "the compiled model as a whole, which may rightly differ ({settled})",
+    "the compiled model as a whole: the refused calls stop it",
+    "config.fallback says what else becomes of them",
+    "its elements are undefined",
+    "it draws random numbers",
+    "equal keys may be in any order",
+    "embedded engine on torch {version}",
+    "torch_npu is not installed",
+    "figures of {chip}",
+)
 _CODE: Final = re.compile(r"GE[1-5]\d{3}")
 _RAISING: Final = re.compile(r"(\w*Error|_about|_error|damaged|_violation|broken|PassError|_refused)$")
 _TELLING: Final = {
@@ -57,6 +128,7 @@ _TELLING: Final = {
     "command",
     "Typer",
     "told",
+    "tell",
 }
 _PARSING: Final = {"CommandParser", "add_argument", "add"}  # of ge_graph.command_line
 _HELP: Final = {"help", "description", "epilog"}
@@ -92,7 +164,68 @@ def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
         listed = {*_LISTED, *(part for reason in reasons() for part in _parts(reason))}
         found.update(((REFUSED, text), "ge_converters") for text in listed)
         found.update(((COMMANDS, text), "tair_debug.check") for text in {*verdicts(), *_RANKS} if _says(COMMANDS, text))
+        found.update(((COMMANDS, text), "tair_debug") for text in _WORDS)
+        found.update(((messages.ANY, text), "ge_graph.kernels") for text in {*_CHIPS, *limits()})
+        found.update((("GE3010", text), "ge_graph.verify") for text in _VIOLATIONS)
+        found.update((("GE3069", text), "tair_debug.check") for text in _WITHOUT)
+        found["GE3070", "{key}: {what} (E19999)"] = "ge_graph.rules.options"
+        found.update(((code, text), place) for code, text, place in put_together())
     return found
+
+
+def put_together() -> Iterator[tuple[str, str, str]]:
+    """Code, sentence and place of what some modules say in parts, such as verdicts on kernels and broken rules."""
+    for code, name, functions in _TOGETHER:
+        path = next(p for p in sources() if p.as_posix().endswith(f"src/{name}"))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        chosen = [n for n in tree.body if not functions or _defined(n) in functions]
+        for text in (text for node in chosen for text in _sentences(node)):
+            for clause in text.split("; ") if code == messages.ANY else [text]:
+                clause = clause.strip() if code == messages.ANY else clause
+                if _prose(clause) and _says(code, clause):
+                    yield code, clause, path.relative_to(ROOT).as_posix()
+
+
+def _defined(node: ast.stmt) -> str:
+    """The name of a function or of a constant."""
+    return getattr(node, "name", "") or getattr(getattr(node, "target", None), "id", "")
+
+
+def limits() -> set[str]:
+    """What runs instead of an operator without kernel, by the facts that the package carries."""
+    from ge_graph.kernels import data
+
+    return {clause for limit in data.limits() for clause in limit.instead.split("; ") if clause}
+
+
+def _prose(text: str) -> bool:
+    """Whether a text is for people, and no name, path or word of a table."""
+    words = re.findall(r"(?<![\w.])[a-z]+\b(?![\w.]\w)", messages.FIELD.sub("", text))
+    return len(words) > 1 and "/ops-" not in text and text not in STRENGTHS
+
+
+def _sentences(node: ast.AST) -> Iterator[str]:
+    """The texts inside that are neither documentation nor raised, compared, or a type; those inside a text too."""
+    if isinstance(node, (ast.Raise, ast.Compare)) or _names(node) in (
+        "startswith",
+        "endswith",
+        "super",
+        "partition",
+        "findall",
+        "match",
+    ):
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+        return
+    if isinstance(node, (ast.Constant, ast.JoinedStr)) or (isinstance(node, ast.BinOp) and _is_text(node)):
+        yield from _forms(node)
+        for part in (n.value for n in ast.walk(node) if isinstance(n, ast.FormattedValue)):
+            yield from _sentences(part)
+        return
+    for inner in ast.iter_child_nodes(node):
+        yield from _sentences(inner)
 
 
 def reasons() -> set[str]:

@@ -6,6 +6,7 @@ kernel and Meta function. With torch_npu installed its own operators and Meta fu
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import operator
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -48,9 +50,19 @@ def _beside(name: str) -> Any:
     return module
 
 
-# Proven elsewhere: it has no result to compare; they need a group of processes (torchair's tests of collectives).
+# Proven by tests of their own: it has no result to compare; they need a group of processes, here one of one process
+# (two are in torchair's tests of collectives). What a rank gets, for the shapes:
 _NO_RESULT = ("npu_prefetch",)
-_BETWEEN_PROCESSES = ("npu_mm_all_reduce_base", "npu_all_gather_base_mm", "npu_mm_reduce_scatter_base")
+_BETWEEN_PROCESSES = {
+    "npu_mm_all_reduce_base": lambda x1, x2, hcom, **_: x1.new_empty(x1.shape[0], x2.shape[1]),
+    "npu_all_gather_base_mm": lambda input, x2, hcom, world_size, **_: (
+        input.new_empty(input.shape[0] * world_size, x2.shape[1]),
+        input.new_empty(input.shape[0] * world_size, input.shape[1]),
+    ),
+    "npu_mm_reduce_scatter_base": lambda input, x2, hcom, world_size, **_: input.new_empty(
+        input.shape[0] // world_size, x2.shape[1]
+    ),
+}
 
 _FILES = (
     "npu_formulas",
@@ -97,7 +109,9 @@ def ops() -> Iterator[Any]:
         if name in formulas:
             library.impl(name, formulas[name], "CPU")
             library._register_fake(name, formulas[name])
-        elif name in _NO_RESULT or name.partition(".")[0] in _BETWEEN_PROCESSES:
+        elif name in _BETWEEN_PROCESSES:
+            library._register_fake(name, _BETWEEN_PROCESSES[name])
+        elif name in _NO_RESULT:
             library._register_fake(name, lambda *_, **__: None)
     yield torch.ops.npu
     library._destroy()
@@ -313,6 +327,45 @@ def test_every_converter_is_proven() -> None:
     proven = {f"npu.{c.op}" + ("" if "." in c.op else ".default") for c in CASES}
     proven |= {refused.full_name(op) for op in (*refused.REFUSED, *_NO_RESULT, *_BETWEEN_PROCESSES)}
     assert {name for name in served if name.startswith("npu.")} <= proven
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[str]:
+    """The name of a group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield "hccl_world_group"
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_products_between_processes(dtype: torch.dtype, one_process: str, ops: Any, engine: Any) -> None:
+    """All ports that float operands have, from the op's arguments to the kernel's."""
+    rand = MODULES[0].rand
+    x, w, bias, more = rand(4, 6).to(dtype), rand(6, 5).to(dtype), rand(5).to(dtype), rand(4, 5).to(dtype)
+    plain = x.float() @ w.float()
+    close = functools.partial(torch.testing.assert_close, check_dtype=False, rtol=2e-2, atol=2e-2)
+    (reduced,) = _run(
+        ops.npu_mm_all_reduce_base.default, (x, w, one_process), {"bias": bias, "x3": more}, None, engine, False
+    )
+    close(reduced, plain + bias.float() + more.float())
+    (of_int8,) = _run(
+        ops.npu_mm_all_reduce_base.default,
+        (x, (w * 9).to(torch.int8), one_process),
+        {"antiquant_scale": bias, "antiquant_offset": more[0]},
+        None,
+        engine,
+        False,
+    )
+    close(
+        of_int8, x.float() @ (((w * 9).to(torch.int8).float() + more[0].float()) * bias.float()), rtol=4e-2, atol=4e-2
+    )
+    y, gathered = _run(ops.npu_all_gather_base_mm.default, (x, w, one_process, 1), {}, (0, 1), engine, False)
+    close(y, plain)
+    close(gathered, x)
+    (scattered,) = _run(
+        ops.npu_mm_reduce_scatter_base.default, (x, w, one_process, 1), {"bias": bias}, None, engine, False
+    )
+    close(scattered, plain + bias.float())
 
 
 @pytest.mark.skipif(not _REAL, reason="torch_npu is not installed; its operators on a device are functional by itself")

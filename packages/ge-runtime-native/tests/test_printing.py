@@ -54,6 +54,16 @@ def test_printing(capsys, stream):
     assert getattr(capsys.readouterr(), {"stdout": "out", "stderr": "err"}[stream]) == "a [1 2 3] b [1 2 3]!\n"
 
 
+def test_values_go_to_standard_error(capsys):
+    graph = Graph()
+    with building(graph):
+        x = ge.Data(index=0, dtype=9, shape=(3,), node_name="x")
+        graph.output_control.append(ge.Print([x, x]))
+        graph.outputs = [ge.Add(x, x)]
+    CpuEngine().compile(graph, {}).run([torch.tensor([1, 2, 3])])
+    assert capsys.readouterr().err == "tensor([1, 2, 3])\n" * 2
+
+
 def test_refusals():
     with pytest.raises(EngineError, match="1 placeholders in the template, 2 tensors"):
         build("{}", 2).run([torch.tensor([1, 2, 3])])

@@ -426,6 +426,41 @@ def operators_that_no_converter_emits():
         close(reduced, ys[0] + ys[1])
 
 
+@case()
+def products_with_an_exchange():
+    """One operator computes and exchanges: as torch has it of everyone's operands."""
+    from ge_graph import DataType, Graph, builder, building
+    from ge_graph import ops as ge
+    from ge_runtime.cpu.engine import CpuEngine
+
+    rank, name = dist.get_rank(), dist.group.WORLD.group_name
+    x, w, bias = (numbers(*shape, dtype=torch.bfloat16) for shape in ((4, 6), (6, 5), (5,)))
+    with building(Graph("g")) as graph:
+        a, b, c = (
+            builder.data(graph, index=i, dtype=DataType.DT_BF16, shape=tuple(v.shape))
+            for i, v in enumerate((x, w, bias))
+        )
+        graph.outputs += [
+            ge.MatmulAllReduce(a, b, c, group=name),
+            *ge.AllGatherMatmul(a, b, c, group=name, rank_size=WORLD),
+            ge.MatmulReduceScatter(a, b, c, group=name, rank_size=WORLD),
+        ]
+    reduced, product, gathered, scattered = CpuEngine().compile(graph, {}).run([x, w, bias])
+    xs, ws, cs = (  # each from the seed of its rank, as ``numbers`` makes them
+        [torch.randn(shape, generator=torch.Generator().manual_seed(17 + r)).bfloat16().float() for r in range(WORLD)]
+        for shape in ((4, 6), (6, 5), (5,))
+    )
+    whole = sum(x @ w + c for x, w, c in zip(xs, ws, cs))
+    loose = {"rtol": 2e-2, "atol": 4e-2, "check_dtype": False}
+    for got, want in (
+        (reduced, whole),
+        (gathered, torch.cat(xs)),
+        (product, torch.cat(xs) @ w.float() + bias.float()),
+        (scattered, whole.chunk(WORLD)[rank]),
+    ):
+        close(got, want, **loose)
+
+
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from ge_graph import DataType, Graph, builder, building
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ConfigError
+from torchair import scope
 from torchair.ranks import RanksError, check_ranks, command, plans, report
 from torchair.ranks.exchange import Place
 from torchair.ranks.plans import Planned
@@ -525,6 +526,62 @@ def test_report():
     page = report.to_html(found, "<script>alert(1)</script>")
     assert "<script>alert" not in page
     assert '"ranks":4' in page
+
+
+class Counted(nn.Module):
+    """Three collectives, of which two have something to do beside them."""
+
+    def __init__(self, tp=None, dp=None):
+        super().__init__()
+        self.tp, self.dp = tp, dp
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(8, 16))
+
+    def forward(self, x):
+        if self.tp is None:
+            return x @ self.weight, x.half().exp(), x.half().relu()
+        with scope.npu_stream_switch("second"):
+            beside = x.half().exp()
+        y = fc.all_reduce(x @ self.weight / 2, "sum", self.tp)
+        part = fc.reduce_scatter_tensor(y, "sum", 0, self.tp) / 2
+        gathered = fc.all_gather_tensor(x.half().relu().chunk(2)[self.dp.rank()], 0, self.dp)
+        return part, beside, gathered
+
+
+def test_report_against_a_hand_count():
+    """Bytes by the sizes: x is 4 by 8, float32, so that x @ weight has 4 * 16 * 4 = 256, its half 128; of x as float16,
+    4 * 8 * 2 = 64, a rank of two brings half. What the second stream does runs beside all three."""
+
+    def shard(model, mesh):
+        return Counted(mesh["tp"].get_group(), mesh["dp"].get_group())
+
+    found = check_ranks(Counted(), (rows(4, 8),), mesh={"dp": 2, "tp": 2}, shard=shard)
+    assert found.ok, found.faults
+    data = report.as_dict(found)
+    columns = ("graph", "position", "collective", "group", "members", "sent", "received", "stream")
+    for rank, listed in enumerate(data["programs"]):
+        tp, dp = [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]
+        assert [tuple(row[c] for c in columns) for row in listed] == [
+            (0, 0, "all_reduce(sum)", "tp", tp, 256, 256, ""),
+            (0, 1, "reduce_scatter(sum)", "tp", tp, 256, 128, ""),
+            (0, 2, "all_gather", "dp", dp, 32, 64, ""),
+        ]
+        assert {tuple(row["meanwhile"]) for row in listed} == {("Cast", "Exp")}
+        other = ["Cast", "Relu", "SplitV"]
+        assert [row["independent"][2:] for row in listed] == [other, other, ["RealDiv"]]
+        assert [row["code"].partition(" ")[0] for row in listed] == ["y", "part", "gathered"]
+    ((ranks, listed),) = report.lanes(found)
+    assert ranks == [0, 1, 2, 3]
+    cells = [[*map(str, column.cells)] for column in report.to_table(ranks, listed).columns]
+    assert cells[0] == ["0.0", "0.1", "0.2"]
+    assert cells[3] == ["256 / 256", "256 / 128", "32 / 64"]
+    assert cells[5] == ["Cast, Exp"] * 3
+    meetings = report.page_data(found)["meetings"]
+    assert sorted((m["x"], m["g"], m["m"], m["s"], m["r"], m["w"]) for m in meetings) == sorted(
+        (x, group, ranks, [sent] * 2, [received] * 2, "Cast, Exp")
+        for x, group, sent, received in ((0, "tp", 256, 256), (1, "tp", 256, 128), (2, "dp", 32, 64))
+        for ranks in ([[0, 1], [2, 3]] if group == "tp" else [[0, 2], [1, 3]])
+    )
 
 
 def test_command(tmp_path, capsys):

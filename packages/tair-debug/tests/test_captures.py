@@ -94,7 +94,7 @@ def test_more_graphs_than_the_chip_has_streams(path):
     found.limits["streams"] = 2
     assert not found.ok
     assert found.exceeded == ["streams"]
-    assert "streams 3 of 2" in str(found)
+    assert "3 streams, the chip has 2" in str(found)
     assert captures.sizes_of(sizes) == [1, 2, 3]
 
 

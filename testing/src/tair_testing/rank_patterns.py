@@ -487,10 +487,10 @@ def _deepseek() -> nn.Module:
     return DeepseekV3MoE(DeepseekV3Config(**sizes, **groups, experts_implementation="eager"))
 
 
-@case(_mixtral, FLOAT, name="expert_parallel_mixtral", most=2)
-@case(_mixtral, HALF, name="expert_parallel_mixtral_bfloat16", most=2)
-@case(_deepseek, FLOAT, name="expert_parallel_deepseek", most=2)
-@case(_deepseek, HALF, name="expert_parallel_deepseek_bfloat16", most=2)
+@case(_mixtral, FLOAT, name="expert_parallel_mixtral", most=4)
+@case(_mixtral, HALF, name="expert_parallel_mixtral_bfloat16", most=4)
+@case(_deepseek, FLOAT, name="expert_parallel_deepseek", most=4)
+@case(_deepseek, HALF, name="expert_parallel_deepseek_bfloat16", most=4)
 def expert_parallel_of(make: Callable[[], nn.Module], dtype: torch.dtype) -> None:
     """Results and gradients; first no token chooses an expert of the last rank, then all tokens like those best."""
     torch.manual_seed(5)

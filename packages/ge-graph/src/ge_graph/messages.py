@@ -82,10 +82,6 @@ def said(code: str, text: str, wanted: str | None = None, *, head: bool = False)
     found = _translated(code, text, wanted, _DEPTH)
     if found is not None:
         return found
-    subject, colon, rest = text.partition(": ")  # "this file: is missing"
-    known = _translated(code, rest, wanted, _DEPTH) if colon else None
-    if known is not None:
-        return f"{subject}：{known}"
     meaning = rows(wanted).get((code, "")) if head else None
     return text if meaning is None else f"{meaning}：{text}"
 
@@ -97,13 +93,24 @@ def word(code: str, text: str) -> str:
 
 
 def _translated(code: str, text: str, wanted: str, depth: int) -> str | None:
-    for group in dict.fromkeys((code, ANY)):
-        for pieces, translated in _by_code(wanted).get(group, ()):
-            values = _values(pieces, text)
-            if values is not None:
-                if depth:
-                    values = {k: _translated(code, v, wanted, depth - 1) or v for k, v in values.items()}
-                return FIELD.sub(lambda m, known=values: known.get(m[1], m[0]), translated)  # type: ignore[misc]
+    clauses = text.split("; ")  # a sentence that was put together of several
+    if len(clauses) > 1:
+        known = [_translated(code, each, wanted, depth) for each in clauses]
+        if None not in known:
+            return "；".join(known)  # type: ignore[arg-type]
+    subject, colon, rest = text.partition(": ")  # "this file: is missing"
+    early = " " not in subject  # a name, which a text that begins with one would take for more than that
+    for named in (False, True):
+        for group in dict.fromkeys((code, ANY)):
+            for pieces, translated in _by_code(wanted).get(group, ()):
+                values = _values(pieces, text) if named is (not pieces[0]) else None
+                if values is not None:
+                    if depth:
+                        values = {k: _translated(code, v, wanted, depth - 1) or v for k, v in values.items()}
+                    return FIELD.sub(lambda m, known=values: known.get(m[1], m[0]), translated)  # type: ignore[misc]
+        said = _translated(code, rest, wanted, depth) if colon and named is not early else None
+        if said is not None:
+            return f"{subject}：{said}"
     return None
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ge_graph.command_line import told
 from ge_graph.cost import chips
 from ge_graph.errors import ConfigError
 from ge_graph.escape import line
 from tair_debug import tracing
-from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
     from tair_debug.models import Subject
@@ -96,7 +97,7 @@ class Captures(Answer):
         for name, limit in self.limits.items():
             if limit is not None:
                 style = "red" if name in self.exceeded else "green"
-                yield shown(f"{self.soc}: {name} {total[name]} of {limit}", style)
+                yield sentence("", f"{self.soc}: {total[name]} {told(name)}, the chip has {limit}", style)
         if detail.quiet:
             return
         rows = [[str(need.size), *(f"{getattr(need, name):,}" for name in COUNTS)] for need in self.needs]
@@ -105,9 +106,9 @@ class Captures(Answer):
         rows.append(["limit", *("unknown" if limit is None else f"{limit:,}" for limit in limits)])
         yield table(["size", *(name.replace("_", " ") for name in COUNTS)], rows)
         for text in dict.fromkeys(text for need in self.needs for text in need.clashes):
-            yield shown(line(text), "red")
+            yield sentence("", line(text), "red")
         for text in dict.fromkeys(text for need in self.needs for text in need.possible):
-            yield shown(line(text), "yellow")
+            yield sentence("", line(text), "yellow")
         unmeasured: dict[str, list[str]] = {}
         for need in self.needs:
             unmeasured |= need.unmeasured
@@ -116,7 +117,7 @@ class Captures(Answer):
             yield sentence(line(f" {name}{where}"), "nobody measured its tasks, counted as one:")
         if detail.sources:
             for name, source in self.sources.items():
-                yield sentence(line(f" {source}"), f"{name}:")
+                yield sentence(line(told(source)), f"{told(name)}: ")
 
     def as_dict(self) -> dict[str, Any]:
         return {

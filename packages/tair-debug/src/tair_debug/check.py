@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,16 +125,16 @@ class CheckReport:
             counts[row.verdict.state] += len(row.nodes)
         return {state: counts[state] for state in WORDS}
 
-    def headline(self) -> str:
-        """The verdict in one line."""
+    def headline(self, tell: Callable[[str], str] = str) -> str:
+        """The verdict in one line; ``tell`` makes the words of its parts those of another language."""
         counts = self.counts()
         casts = sum(len(r.nodes) for r in self.rows if r.verdict.casts)
-        parts = [f"{told(WORDS[state])} {count}" for state, count in counts.items() if count]
+        parts = [f"{tell(WORDS[state])} {count}" for state, count in counts.items() if count]
         if casts:
-            parts.append(told(f"with casts that GE inserts {casts}"))
+            parts.append(tell(f"with casts that GE inserts {casts}"))
         weak = sum(len(r.nodes) for r in self.rows if not r.verdict.proven and r.verdict.state == "aicore")
         if weak:
-            parts.append(told(f"of AI Core {weak} by documentation only"))
+            parts.append(tell(f"of AI Core {weak} by documentation only"))
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
 
     def forms(self) -> list[str]:
@@ -213,7 +213,7 @@ class Checks(Answer):
             yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
             yield from (sentence(f"  {line(str(call))}") for call in self.refused)
         for report in self.reports:
-            yield sentence("", report.headline(), "green" if report.ok else "red")
+            yield sentence("", report.headline(told), "green" if report.ok else "red")
             if detail.quiet or not self.named:
                 continue
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
@@ -292,16 +292,8 @@ def to_table(report: CheckReport, *, every: bool, weak: bool = False, sources: b
         verdict = ", ".join(map(told, words(v).split(", ", 1)))
         first = (verdict, row.op, str(len(row.nodes)), row.types)
         where = "\n".join(map(line, places or row.nodes[:1]))
-        said = ("\n".join(map(line, v.sources[:_SHOWN_PLACES])),) if sources else ()
-        cells.append([*map(line, first), where, line(v.reason), line(v.advice), *said])
-    head = (
-        "verdict",
-        "operator",
-        "number",
-        "types",
-        "your line",
-        "why",
-        "instead",
-        *(("says who",) if sources else ()),
-    )
-    return table(head, cells)
+        said = "\n".join(line(told(s)) for s in v.sources[:_SHOWN_PLACES])
+        cells.append([*map(line, first), where, line(told(v.reason)), line(told(v.advice)), said])
+    head = ("verdict", "operator", "number", "types", "your line", "why", "instead", "says who")
+    shown = [at for at in range(len(head)) if at < 6 or (sources if at == 7 else any(r[at] for r in cells))]
+    return table([head[at] for at in shown], [[row[at] for at in shown] for row in cells])

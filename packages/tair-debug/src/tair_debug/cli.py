@@ -616,19 +616,19 @@ def doctor(
         return 0 if report["ok"] else 1
     out = console()
     for name, version in report["versions"].items():
-        say(f"{name:<18} {version or 'not installed'}")
+        say(f"{name:<18} {version or told('not installed')}")
     for state in report["engines"]:
-        mark = ("yes", "green") if state["available"] else ("no ", "yellow")
-        out.print(f"engine {state['name']:<11} ", end="", markup=False)
-        say(f" {state['reason']}", *mark)
+        mark = ("yes", "green") if state["available"] else ("no", "yellow")
+        out.print(f"{told('engine')} {state['name']:<11} ", end="", markup=False)
+        say(f" {told(state['reason'])}", *mark)
     for name, why in report["torch_lacks"].items():
         say(f"GE1067 {name} cannot be used: {why}")
     absent = [row["name"] for row in report["left_out"]]
     if absent:
         say(f"operators without their built-in converters on this torch: {', '.join(absent)}")
     for problem in report["mismatches"]:
-        say(f" {problem['what']}", "\nmismatch:", "red")
-        say(f"     {problem['cure']}", "cure:", "green")
+        say(f" {told(problem['what'])}", "\nmismatch:", "red")
+        say(f"     {told(problem['cure'])}", "cure:", "green")
     if report["ok"]:
         say("", "\neverything fits together", "green")
     if effects is not None:

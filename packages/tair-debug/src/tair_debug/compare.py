@@ -25,6 +25,7 @@ import torch
 
 from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
+from ge_graph.command_line import told
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
 from tair_debug.cut import Cut, RefusedCall, cut
@@ -144,17 +145,20 @@ class Comparison(Answer):
         for call in self.refused:
             yield sentence(escape.line(f"  {call}"))
         for r in bad:
-            yield sentence(escape.line(f"  {r.graph}, {r.node}: {r.numbers()}"))
+            yield sentence(f"  {escape.line(f'{told(r.graph)}, {r.node}')}: {told(r.numbers())}")
         if row is not None:
             yield from self._first(row)
         worst = max((r.measure.max_rel for r in self.rows if not r.random), default=0.0)
-        results = f"{len(self.totals)} results and " if self.totals else ""
-        yield sentence(f"{results}{len(self.rows)} values compared, largest relative error {worst:.1e}")
+        whole, values = len(self.totals), len(self.rows)
+        if whole:
+            yield sentence(f"{whole} results and {values} values compared, largest relative error {worst:.1e}")
+        else:
+            yield sentence(f"{values} values compared, largest relative error {worst:.1e}")
         chosen = self.rows if detail.every else [r for r in self.rows if r.wrong][1:] if detail.sources else []
         if chosen:
             yield _table(chosen)
         if self.unmatched:
-            reasons = "; ".join(f"{count}: {why}" for why, count in self.why.most_common())
+            reasons = "; ".join(f"{count}: {told(why)}" for why, count in self.why.most_common())
             yield sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
         random = self.random
         if random is not None:
@@ -186,7 +190,7 @@ class Comparison(Answer):
     def _first(self, row: ComparisonRow) -> Iterator[Text]:
         place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
         yield sentence(escape.line(place), "first out of tolerance:", "red")
-        yield sentence(f"  {row.numbers()}")
+        yield sentence(f"  {told(row.numbers())}")
         if row.inside:
             yield sentence(escape.line(f"  inside:  {row.inside}"))
         yield sentence(escape.line(f"  FX node: {row.fx} = {row.target}"))

@@ -96,7 +96,7 @@ class Digits(Answer):
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         for name, moved in self.moved.items():
             text = f" the results move by {moved:.1e}; {digits_of(moved):.1f} digits are left"
-            yield sentence(escape.line(text), f"{name} on {self.chip}:", "green" if moved <= self.tolerance else "red")
+            yield sentence(escape.line(text), f"{name}, {self.chip}:", "green" if moved <= self.tolerance else "red")
         if detail.quiet:
             return
         if self.first is None:

@@ -21,6 +21,7 @@ import torch
 from ge_converters.base.torch_compat import propagate_fakes, real_values
 from ge_converters.base.torch_traces import failing_in_silence
 from ge_graph import escape
+from ge_graph.command_line import told
 from ge_graph.errors import ConfigError, on_purpose
 from tair_debug import artefacts
 from tair_debug import compare as work
@@ -29,13 +30,14 @@ from tair_debug.fx_summary import problems, target_text
 from tair_debug.measure import Tolerance
 from tair_debug.models import Subject
 from tair_debug.stepwise import Stepwise, Wanted
-from tair_debug.terminal import Answer, Detail, sentence
+from tair_debug.terminal import Answer, Detail, reason, sentence
 from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
     from tair_debug.terminal import Part
 
 OPTION: Final = "tair minify --output"
+_REFUSED: Final = " cannot be converted: "
 _LEVELS: Final = 8  # of producers, before the whole graph is tried
 _SMALL: Final = (1, 2, 3)
 
@@ -103,8 +105,8 @@ class Minified(Answer):
         if self.fault is None or self.program is None:
             yield sentence(" has no fault: nothing to shrink", escape.line(self.name), "green")
             return
-        left = f"{self.before} operators to {len(self.program.calls)}"
-        yield sentence(f" {escape.line(self.fault.said)}; {left}", f"{escape.line(self.name)}:", "red")
+        left = told(f"{self.before} operators to {len(self.program.calls)}")
+        yield sentence(f" {escape.line(_words(self.fault))}; {left}", f"{escape.line(self.name)}:", "red")
         if detail.quiet:
             return
         if self.valued and len(self.written) < 2:
@@ -190,7 +192,7 @@ def _fault_of(program: FedGraph, engine: Any, tolerance: Tolerance) -> CaseFault
     if refused is not None:
         node, reason = refused
         target = target_text(node.target)
-        return CaseFault("refused", target, f"{target} cannot be converted: {reason}", node.name)
+        return CaseFault("refused", target, f"{target}{_REFUSED}{reason}", node.name)
     rows: list[work.ComparisonRow] = []
     try:
         pair = work.SideBySide(
@@ -206,6 +208,12 @@ def _fault_of(program: FedGraph, engine: Any, tolerance: Tolerance) -> CaseFault
         return None
     said = f"{row.target or 'a result'} differs from eager ({row.numbers()})"
     return CaseFault("wrong", row.target, said, row.fx)
+
+
+def _words(fault: CaseFault) -> str:
+    """A fault in the reader's language."""
+    target, refused, why = fault.said.partition(_REFUSED)
+    return told(f"{target}{_REFUSED}{reason(why)}") if refused else told(fault.said)
 
 
 # --- fewer operators -------------------------------------------------------------------------------------------------

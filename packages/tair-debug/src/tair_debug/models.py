@@ -183,7 +183,16 @@ def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        raise _bad(target, f"the factory raised {_said(error)}{advice}", _trace(error)) from error
+        more = "" if raised_by_hand(error) else advice
+        raise _bad(target, f"the factory raised {_said(error)}{more}", _trace(error)) from error
+
+
+def raised_by_hand(error: BaseException) -> traceback.FrameSummary | None:
+    """The line ``raise`` or ``assert`` that an exception comes from, if it is none of torch's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    own = last is not None and not last.filename.startswith(os.path.dirname(torch.__file__) + os.sep)
+    return last if own and last is not None and re.search(r"\b(raise|assert)\b", last.line or "") else None
 
 
 def _said(error: BaseException) -> str:

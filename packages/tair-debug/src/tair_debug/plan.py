@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph, Node, escape
+from ge_graph.command_line import told
 from ge_graph.cost import Memory, MemoryPlan, Shapes, Work, chips, measured, time, work
 from ge_graph.cost.memory import aligned
 from ge_graph.cost.network import NONE as NO_TRAFFIC
@@ -457,9 +458,14 @@ def number_text(value: float) -> str:
 def headlines(plan: Plan) -> list[str]:
     """The answers in a few lines: will it fit, how fast at best, where it is slow."""
     f, has = plan.figures, plan.figures.get("memory")
-    fits = {True: "fits", False: "does NOT fit", None: "the chip's memory is not published"}[plan.fits]
     needs = f"{size_text(plan.memory_total)} of {size_text(has)} (at least {size_text(plan.memory_bound)})"
-    lines = [f"{f.chip}: {fits}: {needs}"]
+    lines = [
+        f"{f.chip}: the chip's memory is not published: {needs}"
+        if plan.fits is None
+        else f"{f.chip}: fits: {needs}"
+        if plan.fits
+        else f"{f.chip}: does NOT fit: {needs}"
+    ]
     for each in plan.graphs:
         m = each.memory
         at = f" ({', '.join(f'{k}={v}' for k, v in each.sizes.items())})" if each.sizes else ""
@@ -502,7 +508,7 @@ def to_table(plan: Plan, by: str, most: int = 15) -> Table:
             number_text(g.flops),
             size_text(g.bytes),
             time_text(g.bound),
-            time_text(g.estimate) + (f" + {g.open} unknown" if g.open else ""),
+            time_text(g.estimate) + (told(f" + {g.open} unknown") if g.open else ""),
             f"{100 * g.estimate / whole:.1f} %",
         ]
         for g in rows[:most]

@@ -15,7 +15,7 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph.cost.profile import Streams, Task, chrome_trace, kernel_details, of_node
 from tair_debug import artefacts
 from tair_debug.compare import engine as find_engine
-from tair_debug.terminal import Answer, Detail, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, table
 from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Profile(Answer):
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         rows = self.by_operator()
         total = sum(row["us"] for row in rows)
-        yield shown(f"engine {self.engine}: {len(self.tasks) // self.runs} operators, {total:,.0f} us a run")
+        yield sentence(f"engine {self.engine}: {len(self.tasks) // self.runs} operators, {total:,.0f} us a run")
         if not detail.quiet:
             kept = rows if detail.every else rows[:_FEW]
             cells = [[r["op"], str(r["calls"]), f"{r['us']:,.1f}", f"{r['share']:.1%}"] for r in kept]
             yield table(["operator", "calls", "us", "share"], cells)
         for path in self.written:
-            yield shown(f"written: {path}")
+            yield sentence(f"written: {path}")
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -68,7 +68,7 @@ class Stops:
         if self.breaks:
             yield sentence(f"{graphs} graphs: torch.compile stops at", style="yellow")
         for place in self.breaks:
-            yield from _place(place.source, place.code, escape.line(place.reason), place.hints)
+            yield from _place(place.source, place.code, escape.line(told(place.reason)), place.hints)
         if self.recompilations:
             yield sentence("torch.compile compiles again at", style="yellow")
         for again in self.recompilations:
@@ -87,4 +87,4 @@ def _place(source: str, code: str, reason: str, hints: Sequence[str]) -> Iterato
     where = escape.line(f"{source or told('a place without source line')}: {code}")
     yield sentence(f"  {where}\n    {reason}")
     for hint in hints:
-        yield sentence(f"    instead: {escape.line(hint)}")
+        yield sentence(f"    instead: {escape.line(told(hint))}")

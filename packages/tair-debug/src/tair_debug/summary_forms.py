@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ge_graph import escape
+from ge_graph import escape, messages
 from ge_graph.command_line import told
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, reason, sentence, shown, table
+from tair_debug.terminal import REFUSED, Answer, Detail, reason, sentence, shown, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,9 +59,9 @@ class Summary(Answer):
         return all(r.good == r.calls for r in self.rows)
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
-        graphs = f"{self.graphs} graphs" if self.graphs != 1 else "1 graph"
+        graphs = told(f"{self.graphs} graphs." if self.graphs != 1 else "1 graph.")
         yield sentence(
-            f" {told(lead(self.rows))} {told(graphs)}.", f"{escape.line(self.name)}:", "green" if self.ok else "red"
+            f" {told(lead(self.rows))} {graphs}", f"{escape.line(self.name)}:", "green" if self.ok else "red"
         )
         if detail.quiet:
             return
@@ -141,6 +141,10 @@ def _chinese_lead(rows: Sequence[TargetRow]) -> str:
     return f"{calls} 次调用中有 {good} 次可以转换；{len(rows)} 个算子中有 {served} 个完全支持。"
 
 
+def _chinese_reason(text: str) -> str:
+    return messages.said(REFUSED, text, "zh")
+
+
 def _mark(status: str, rows: Sequence[TargetRow]) -> dict[str, Any]:
     chosen = [r for r in rows if r.status == status]
     calls = sum(r.calls for r in chosen)
@@ -159,7 +163,7 @@ def _cells(row: TargetRow) -> dict[str, Any]:
         "calls": calls,
         "inputs": inputs,
         "outputs": outputs,
-        "reasons": _lines(row.reasons),
+        "reasons": {"en": _lines(row.reasons), "zh": _lines(row.reasons, told=_chinese_reason)},
         "sources": _lines(row.sources),
         "forms": {"en": f"{forms} form{'s' if forms > 1 else ''}", "zh": f"{forms} 种形式"},
     }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 160  # of a file, a pipe or a notebook, which have none of their own
 _SILENCE: Final = 2.0  # seconds of work before a person is told what goes on
 _TEXTS: Final = "tair"  # of the commands, in the table of translations
-_REFUSED: Final = "GE2001"
+REFUSED: Final = "GE2001"
 _PLAIN: Final = '<pre style="white-space: pre; overflow-x: auto; line-height: 1.3">{code}</pre>'
 
 
@@ -107,7 +107,7 @@ def put(parts: Iterable[Part], out: Console) -> None:
 
 def reason(text: str) -> str:
     """Why a call is refused, in the reader's language."""
-    return messages.said(_REFUSED, text)
+    return messages.said(REFUSED, text)
 
 
 def sentence(text: str, lead: str = "", style: str = "") -> Text:

@@ -32,7 +32,7 @@ from ge_converters.base.torch_traces import (
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated
-from tair_debug.models import Subject, given
+from tair_debug.models import Subject, given, raised_by_hand
 from tair_debug.stops import Break, Recompilation, Stops
 
 if TYPE_CHECKING:
@@ -191,6 +191,10 @@ def _advice(guard: str) -> str:
     return "the same value in every call, or a tensor in its place"
 
 
+_BRANCH: Final = "a branch on values: the graphs have the side that was taken, not the other"
+_CHOOSE: Final = "torch.where for two values, torch.cond for two branches"
+
+
 @contextlib.contextmanager
 def _breaks(found: list[Break]) -> Iterator[None]:
     with breaks_of_graphs() as reasons:
@@ -198,8 +202,7 @@ def _breaks(found: list[Break]) -> Iterator[None]:
     for said, frame in reasons:
         lines = [line.strip() for line in said.strip().splitlines()]
         if said.startswith(_JUMP):
-            lines = ["a branch on values: the graphs have the side that was taken, not the other"]
-            lines.append("Hint: torch.where for two values, torch.cond for two branches")
+            lines = [_BRANCH, f"Hint: {_CHOOSE}"]
         hints = tuple(line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:"))
         name = _RESUMED.sub(r"\1", frame.name) if frame is not None else ""
         source = f"{frame.filename}:{frame.lineno} in {name}" if frame is not None else ""
@@ -335,6 +338,9 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
         if not type(raised).__module__.startswith("torch."):  # of sizes and types; torch's own are of missing values
             inputs = ", ".join(f"{str(v.dtype)[6:]}{tuple(v.shape)}" for v in _tensors((subject.args, subject.kwargs)))
             advice = f"give inputs of other sizes or types: the model was given {inputs or 'none'}"
+    elif (line := raised_by_hand(error)) is not None:
+        where = escape.line(f"{line.filename}:{line.lineno} in {line.name}, {line.line}", 500)
+        advice = "the model itself raises this: give it inputs that it takes, or repair it"
     said = (str(raised).strip().splitlines() or [""])[0]
     return ConfigError(
         "GE1047",

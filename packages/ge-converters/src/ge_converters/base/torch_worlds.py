@@ -36,11 +36,37 @@ def threaded_worlds() -> Iterator[None]:
             isolated(False)
 
 
+@contextlib.contextmanager
+def compiled_many_times(times: int) -> Iterator[None]:
+    """Inside, one code object may be compiled so many times as often as elsewhere; beyond that is an error.
+
+    Elsewhere dynamo goes on in eager mode, and a warning is all that is seen of it.
+    """
+    from torch._dynamo import config  # noqa: TID251  (a module of private names)
+
+    limits = {n: getattr(config, n) * times for n in ("recompile_limit", "accumulated_recompile_limit")}
+    with config.patch(fail_on_recompile_limit_hit=True, **limits):
+        yield
+
+
+def compiles_itself(model: Any) -> bool:
+    """Whether a model, or a part of it, was given to ``torch.compile`` or its own ``compile`` before."""
+    parts = model.modules() if isinstance(model, torch.nn.Module) else [model]
+    return any(uncompiled(m)[0] is not m or getattr(m, "_compiled_call_impl", None) is not None for m in parts)
+
+
+def name_in_source(name: str) -> str:
+    """The path of a module or parameter as it was before ``torch.compile`` wrapped a part of it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
 def user_frame() -> tuple[str, str]:
     """``file.py:12 in f`` and the text of the line: the innermost frame that is not torch's or of these packages."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
+        if frame.f_globals.get("__name__") == "threading":
+            break  # a hook of the backward, above which nobody is
         if f"{os.sep}torch{os.sep}" not in name and f"{os.sep}torchair{os.sep}" not in name and name[:1] != "<":
             place = f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
             return place, linecache.getline(name, frame.f_lineno).strip()

@@ -67,9 +67,12 @@ WITH_CONSTANTS: Final[Mapping[str, str]] = {
 """Operator that GE replaces where axes, sizes or places are constants, seen in profiles of GE graphs."""
 
 REPLACED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
-    ("ascend950", "BatchMatMulV2"): ("BatchMatMulV3", "graph fusion rule BatchMatMulToBatchMatmulV3FusionPass"),
-    ("ascend950", "Conv2D"): ("Conv2DV2", "graph fusion rule Conv2dToConv2dV2FusionPass"),
-    ("ascend950", "IndexByTensor"): ("Index", "graph fusion rule IndexByTensorStaticFusionPass"),
-    ("ascend950", "MatMulV2"): ("MatMulV3", "graph fusion rule MatMulToMatmulV3FusionPass"),
+    ("ascend950", op): (other, f"graph fusion rule {rule}")
+    for op, other, rule in (
+        ("BatchMatMulV2", "BatchMatMulV3", "BatchMatMulToBatchMatmulV3FusionPass"),
+        ("Conv2D", "Conv2DV2", "Conv2dToConv2dV2FusionPass"),
+        ("IndexByTensor", "Index", "IndexByTensorStaticFusionPass"),
+        ("MatMulV2", "MatMulV3", "MatMulToMatmulV3FusionPass"),
+    )
 }
 """Chip and operator that GE replaces there, by published rules, to the other one and its source."""

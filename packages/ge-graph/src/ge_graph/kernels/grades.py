@@ -81,10 +81,12 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
         return Grade("documented", "aicore", f"a page names these types{more}", casts, statement.sources)
     running = [*measured, *known]
     if running:
-        how = "was measured on this core" if measured else "is launched on this chip"
-        return Grade(
-            "types open", "aicore", f"it {how}, whether in these types is not known", sources=running[0].sources
+        how = (
+            "it was measured on this core, whether in these types is not known"
+            if measured
+            else "it is launched on this chip, whether in these types is not known"
         )
+        return Grade("types open", "aicore", how, sources=running[0].sources)
     return _other_types(here, statements)
 
 
@@ -117,11 +119,13 @@ def _of_kind(statements: Sequence[Statement], *kinds: str) -> list[Statement]:
 def _measured(found: tuple[Statement, bool], soc: str) -> Grade:
     statement, casts = found
     own = soc in statement.socs
-    ran = f"; it {statement.note}" if statement.note.startswith("ran as") else ""
+    ran = f"; it {statement.note}" if statement.note.startswith("ran as ") else ""
     return Grade(
         "measured" if own else "same core",
         "aicore",
-        f"a run in these types was measured on {'this chip' if own else 'a chip of the same core'}{ran}",
+        f"a run in these types was measured on this chip{ran}"
+        if own
+        else f"a run in these types was measured on a chip of the same core{ran}",
         casts,
         statement.sources,
     )

@@ -154,8 +154,8 @@ class Oracle:
             return Verdict("aicpu", found.reason, False, self._instead(op, types), False, found.strength, found.sources)
         if found.unit == AI_CORE:
             state: State = "open" if found.strength == "types open" else "aicore"
-            casts = ", with casts that GE inserts" if found.casts else ""
-            return Verdict(state, found.reason + casts, found.casts, "", listed.slow, found.strength, found.sources)
+            reason = f"{found.reason}, with casts that GE inserts" if found.casts else found.reason
+            return Verdict(state, reason, found.casts, "", listed.slow, found.strength, found.sources)
         return Verdict(
             "unknown", f"{listed.reason}; {found.reason}", False, "", listed.slow, found.strength, found.sources
         )
@@ -202,7 +202,7 @@ class Oracle:
         if verdict.state in ("aicore", "aicpu", "open") and max(ranks, default=0) > MAX_RANK:
             return Verdict(
                 "unknown",
-                f"{max(ranks)} dimensions; most kernels take {MAX_RANK}",
+                f"it has {max(ranks)} dimensions, most kernels take {MAX_RANK}",
                 advice=f"reshape to at most {MAX_RANK} dimensions",
                 strength="",
             )
@@ -227,8 +227,12 @@ class Oracle:
             return verdict
         told = [e for e in node.inputs[1:] if isinstance(e, Tensor)]  # axes, sizes, places
         constant = bool(told) and all(e.node.op in _CONSTANTS for e in told)
-        how = "its sizes or axes are constants, so GE makes it" if constant else "with constants GE would make it"
-        return replace(verdict, reason=f"{verdict.reason}; {how} {other}")
+        how = (
+            f"its sizes or axes are constants, so GE makes it {other}"
+            if constant
+            else f"with constants GE would make it {other}"
+        )
+        return replace(verdict, reason=f"{verdict.reason}; {how}")
 
     def check(self, graph: Graph) -> Iterator[Finding]:
         """The verdict on every operator of a graph and of the graphs in its nodes; inputs and constants left out."""
@@ -260,9 +264,11 @@ class Oracle:
     def _limited(self, op: str, types: Types) -> Verdict | None:
         for limit in self._limits.get(op, ()):
             if limit.soc == self.soc and all(_holds(port, wanted, types) for port, wanted in limit.when):
-                where = "runs on AI CPU" if limit.unit == AI_CPU else "no kernel"
-                state: State = "aicpu" if limit.unit == AI_CPU else "none"
-                return Verdict(state, f"{where}, by the lists of an older installation", advice=limit.instead)
+                if limit.unit == AI_CPU:
+                    return Verdict(
+                        "aicpu", "runs on AI CPU, by the lists of an older installation", advice=limit.instead
+                    )
+                return Verdict("none", "no kernel, by the lists of an older installation", advice=limit.instead)
         return None
 
     def _instead(self, op: str, types: Types) -> str:
@@ -377,7 +383,7 @@ def _refusal(kernels: Iterable[ChipKernel], types: Types) -> str:
                 known = ", ".join(sorted(d.name for d in listed)) or "nothing"
                 parts.append(f"{_unit(kernel)} takes '{port}' in {known}, not in {wrong[0].name}")
                 break
-    return "no kernel: " + ("; ".join(dict.fromkeys(parts)) or "its kernels take other types")
+    return f"no kernel: {'; '.join(dict.fromkeys(parts)) or 'its kernels take other types'}"
 
 
 def _way(kernel: ChipKernel, combo: tuple[DataType, ...], types: Types) -> tuple[int, str] | None:
@@ -399,7 +405,8 @@ def _way(kernel: ChipKernel, combo: tuple[DataType, ...], types: Types) -> tuple
                 return None
             cost += step[0]
             if places[port] < kernel.inputs:
-                words.append(f"{port} to {target.name}" + (f" ({step[1]})" if step[1] else ""))
+                hint = step[1]
+                words.append(f"cast {port} to {target.name} ({hint})" if hint else f"cast {port} to {target.name}")
             else:
                 words.append(f"take {port} as {target.name}")
-    return (cost, "cast " + ", ".join(words) if words else "") if words else None
+    return (cost, "; ".join(words)) if words else None

@@ -72,8 +72,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _pairs(inner: Graph, wanted: list[Tensor], whose: str, same: Callable[[Tensor, Tensor], bool]) -> Iterator[str]:
     if len(inner.outputs) != len(wanted):
-        yield f"returns {len(inner.outputs)} results, {whose} {len(wanted)} (E19999)"
+        yield f"returns {len(inner.outputs)} results, not {len(wanted)} as {whose} (E19999)"
         return
     for k, (got, want) in enumerate(zip(inner.outputs, wanted)):
         if isinstance(got, Tensor) and not same(got, want):
-            yield f"returns {got.dtype.name} as result {k}, {whose} {want.dtype.name} (E19999)"
+            yield f"returns {got.dtype.name} as result {k}, not {want.dtype.name} as {whose} (E19999)"

@@ -44,10 +44,11 @@ def _library(name: str) -> str | None:
     except OSError as error:
         text = str(error)
         absent = text.startswith(name) and "No such file" in text
-        why = "is not on the loader's path" if absent else f"cannot be loaded: {text}"
         there = [str(p) for p in _installed(name)]
         hint = f", but lies in {', '.join(there)}: source CANN's set_env.sh" if absent and there else ""
-        return f"{name} ({LIBRARIES[name]}) {why}{hint}"
+        if absent:
+            return f"{name} ({LIBRARIES[name]}) is not on the loader's path{hint}"
+        return f"{name} ({LIBRARIES[name]}) cannot be loaded: {text}"
     return None
 
 
@@ -68,11 +69,11 @@ def _environment() -> list[str]:
     """Complaints about the CANN variables: a home that is set must be whole."""
     home = os.environ.get("ASCEND_HOME_PATH")
     if not home:
-        return ["ASCEND_HOME_PATH is not set; source CANN's set_env.sh"]
+        return ["ASCEND_HOME_PATH is not set, source CANN's set_env.sh"]
     needed = [Path(home), Path(home) / "runtime", Path(home) / "compiler"]
     problems = [f"{p} does not exist, although ASCEND_HOME_PATH points there" for p in needed if not p.exists()]
     if "ASCEND_OPP_PATH" not in os.environ:
-        problems.append("ASCEND_OPP_PATH is not set; source CANN's set_env.sh")
+        problems.append("ASCEND_OPP_PATH is not set, source CANN's set_env.sh")
     return problems
 
 

@@ -7,7 +7,8 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ge_graph.errors import ConfigError, GeError
 from torchair.config.compiler_config import CompilerConfig
@@ -93,6 +94,10 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
     return NpuFxCompiler(_config(compiler_config))
 
 
+compiles_for: Final[ContextVar[str]] = ContextVar("compiles_for", default="")
+"""Whom a thread compiles for; torch does not take for one what it has compiled for another."""
+
+
 class Backend(functools.partial):  # type: ignore[type-arg]
     """A backend with its options; equal ones compile alike, so that torch takes one's graphs for the other.
 
@@ -155,6 +160,7 @@ class Backend(functools.partial):  # type: ignore[type-arg]
         if flat is not None:
             found |= {f"graph_ex.{path}": copy.copy(v.value) for path, v in flat.values() if not v.is_default}
         found["custom_decompositions"] = dict(found.get("custom_decompositions") or {})
+        found["compiles_for"] = compiles_for.get()
         return found
 
 

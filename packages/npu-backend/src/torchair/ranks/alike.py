@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ge_converters.base.torch_worlds import group_in, guards_can_be_left_out, local_part, user_frame
+from ge_converters.base.torch_worlds import compiles_itself, group_in, guards_can_be_left_out, local_part, user_frame
 from torchair.config.log import logger
 from torchair.ranks.exchange import RankCall
 from torchair.ranks.programs import RankedModel, plain_state
@@ -215,6 +215,8 @@ def recorded(size: int, prepared: Callable[[Member], RankedModel]) -> Alike | No
         member = here()
         assert member is not None
         program = prepared(member)
+        if compiles_itself(program.model):
+            raise ValueError("a model that compiles itself")
         recorder = Recorder(member, program)
         member.recorder = recorder
         seen = [recorder.call(args, kwargs) for args, kwargs in program.steps]
@@ -226,7 +228,7 @@ def recorded(size: int, prepared: Callable[[Member], RankedModel]) -> Alike | No
         with torch.no_grad():
             return Alike(World(size).run(work))
     except Exception as error:  # noqa: BLE001  (the graphs are compared next, and say it better)
-        logger.info("every rank is traced: in eager mode the ranks raise %s: %s", type(error).__name__, error)
+        logger.info("every rank is traced: the ranks raise %s: %s", type(error).__name__, error)
         return None
 
 

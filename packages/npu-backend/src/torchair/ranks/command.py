@@ -67,6 +67,11 @@ def _parser() -> argparse.ArgumentParser:
         "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)",
     )
     add("--backward", action="store_true", help="compare gradients too, those of the sum of all results")
+    add(
+        "--loss",
+        metavar="FUNCTION",
+        help="compare the gradients of loss(results), a scalar; a name in the same file, or FILE.py:FUNCTION",
+    )
     add("--dynamic", action="store_true", help="compile with symbolic sizes")
     add("--tolerance", type=float, default=TOLERANCE, help="what is rounding, relative to the largest element")
     add("--report", action="store_true", help="list each collective with bytes, group and what computes meanwhile")
@@ -97,10 +102,15 @@ def _checked(given: argparse.Namespace) -> RanksReport:
         "tolerance": given.tolerance,
     }
     factory = models.function_of(given.model)
+    file = given.model.rpartition(":")[0]
+
+    def named(name: str) -> Any:
+        return models.function_of(name if ":" in name else f"{file}:{name}")
+
+    more["loss"] = named(given.loss) if given.loss else None
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
-    file = given.model.rpartition(":")[0]
-    shard = models.function_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
+    shard = named(given.shard)
     try:
         made = programs.program_of(factory())
     except GeError:

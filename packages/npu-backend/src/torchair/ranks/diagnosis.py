@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ge_converters.base.torch_worlds import is_partial, local_part, user_frame
+from ge_converters.base.torch_worlds import is_partial, local_part, name_in_source, user_frame
 from ge_graph import escape
 from torchair.ranks import programs
 from torchair.ranks.exchange import OpenCollective, RankCall
@@ -54,7 +54,12 @@ class _Met:
 
 
 def find(
-    build: Build, prepared: Callable[[Member], RankedModel], sizes: Mapping[str, int], tolerance: float
+    build: Build,
+    prepared: Callable[[Member], RankedModel],
+    sizes: Mapping[str, int],
+    tolerance: float,
+    *,
+    gradients: bool,
 ) -> list[Fault]:
     """The fault that explains why the ranks' numbers differ; empty if eager ranks agree with the whole model.
 
@@ -63,9 +68,11 @@ def find(
         prepared: Makes the program of the rank of this thread.
         sizes: The mesh.
         tolerance: See ``relations.relation``.
+        gradients: Whether autograd takes part, as models that carry out their own backward need it.
     """
     whole = _Seen()
-    _watched(build(None), whole, None)
+    with torch.set_grad_enabled(gradients):
+        _watched(build(None), whole, None)
     world = World(Mesh(sizes).count)
     seen = [_Seen() for _ in world.members]
     met: list[_Met] = []
@@ -83,7 +90,7 @@ def find(
     world.on_call = keep
     failed: list[Fault] = []
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients), torch.compiler.set_stance("force_eager"):
             world.run(work)
     except RanksError as error:
         failed = list(error.faults)
@@ -112,6 +119,7 @@ def _watched(program: RankedModel, seen: _Seen, member: Member | None) -> None:
         for name, module in program.model.named_modules():
             if type(module).__module__.partition(".")[0] not in ("torch", "torchair"):
                 codes.add(getattr(type(module).forward, "__code__", None))
+            name = name_in_source(name)
             handles.append(module.register_forward_pre_hook(partial(_before, name, seen, member)))
             handles.append(module.register_forward_hook(partial(_after, name, seen, member)))
 

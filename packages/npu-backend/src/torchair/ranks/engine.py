@@ -16,6 +16,7 @@ from ge_runtime.cpu.groups import finders
 from torchair.ranks import plans
 from torchair.ranks.exchange import Place
 from torchair.ranks.plans import Planned
+from torchair.ranks.problems import bad
 from torchair.ranks.world import Member, here
 
 
@@ -91,9 +92,17 @@ class RanksExecutable:
         self._planned: dict[int, Sequence[Planned]] = {}
 
     def planned(self, member: Member) -> Sequence[Planned]:
-        """The collectives of a rank; a rank that asks for the first time has one more graph."""
+        """The collectives of a rank; a rank that asks for the first time has one more graph.
+
+        Errors: ConfigError GE1080 if a rank that compiles for itself is given what another one compiled.
+        """
         known = self._planned.get(member.rank)
         if known is None:
+            if member.alone and self._planned:
+                raise bad(
+                    f"rank {member.rank} was given a graph that rank {next(iter(self._planned))} compiled",
+                    "call torch.compile and get_npu_backend inside the function that makes a rank's model",
+                )
             known = plans.collectives(self._graph, member.ranks_of, len(member.programs))
             self._planned[member.rank] = known
             member.programs.append(known)

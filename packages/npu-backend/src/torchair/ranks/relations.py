@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -102,6 +102,25 @@ def relation(values: Sequence[torch.Tensor], whole: torch.Tensor, mesh: Mesh, to
     return _fault(values, whole, mesh, tolerance, wrong)
 
 
+def relation_of_some(values: Mapping[int, torch.Tensor], whole: torch.Tensor, mesh: Mesh, tolerance: float) -> Relation:
+    """How the values of the ranks that have one stand to the whole one, such as those of one stage of a pipeline.
+
+    Args:
+        values: By rank, at least one.
+        whole: Of the unsharded model.
+        mesh: How all ranks lie.
+        tolerance: See ``relation``.
+    """
+    ranks = sorted(values)
+    places = [mesh.place(r) for r in ranks]
+    names = [n for i, n in enumerate(mesh.sizes) if len({p[i] for p in places}) > 1]
+    inside = Mesh({n: mesh.sizes[n] for n in names})
+    if ranks not in map(sorted, mesh.groups(names)):
+        inside = Mesh({"": len(ranks)})  # no part of the grid
+    found = relation([values[r] for r in ranks], whole, inside, tolerance)
+    return replace(found, ranks=tuple(ranks[i] for i in found.ranks))
+
+
 def _splits(shape: Any, whole: Any, mesh: Mesh) -> Iterator[dict[str, int]]:
     """Ways to cut ``whole`` into pieces of about that shape: mesh dimension to tensor dimension."""
     if len(shape) != len(whole):
@@ -143,6 +162,8 @@ def _fault(
             if all(close(_sum(values, g), whole, tolerance * 4) for g in groups):
                 return Relation("partial", " x ".join(f"'{n}'" for n in chosen), tuple(wrong))
             size = len(groups[0])
+            if all(close(_sum(values, g) / size, whole.double(), tolerance * 4) for g in groups):
+                return Relation("partial", f"{' x '.join(map(repr, chosen))} (a mean)", tuple(wrong))
             if all(close(v.double() / size, whole.double(), tolerance * 4) for v in values):
                 return Relation("scaled", f"{size} times, the size of {' x '.join(map(repr, chosen))}", tuple(wrong))
     for split in _splits(values[0].shape, whole.shape, mesh):

@@ -51,7 +51,33 @@ def as_dict(report: RanksReport) -> dict[str, Any]:
             ]
             for rank, graphs in enumerate(report.programs)
         ],
+        "between_graphs": [[{"rank": rank, **row} for row in rows] for rank, rows in enumerate(_between(report))],
     }
+
+
+def _between(report: RanksReport) -> list[list[dict[str, Any]]]:
+    """By rank, the collectives that hooks and schedules enter between graphs; equal ones are one row with a count."""
+    found: list[dict[tuple[Any, ...], dict[str, Any]]] = [{} for _ in range(report.ranks)]
+    for record in report.log:
+        group = group_name(record.members, report.mesh)
+        for rank, place, sent, received in zip(record.members, record.places, record.sent, record.received):
+            if place.graph >= 0:
+                continue
+            kind = "recv" if record.kind == "send" and rank != record.members[0] else record.kind
+            key = (kind, record.members, sent, received, place.source, place.module)
+            row = {
+                "collective": kind,
+                "group": group,
+                "members": list(record.members),
+                "sent": sent,
+                "received": received,
+                "source": place.source,
+                "code": place.code,
+                "module": place.module,
+                "times": 0,
+            }
+            found[rank].setdefault(key, row)["times"] += 1
+    return [[*rows.values()] for rows in found]
 
 
 def _bytes(log: Sequence[Exchanged]) -> dict[tuple[int, int, int], tuple[int, int]]:
@@ -95,26 +121,27 @@ def group_name(members: Sequence[int], mesh: dict[str, int]) -> str:
 
 
 def lanes(report: RanksReport) -> list[tuple[list[int], list[dict[str, Any]]]]:
-    """Ranks that do the same, with the collectives of the first of them; those of a like place in other groups are
-    the same."""
-    sizes = _bytes(report.log)
+    """Ranks that do the same, with the collectives of the first of them, in graphs and between them; those of a like
+    place in other groups are the same."""
+    sizes, between = _bytes(report.log), _between(report)
     found: dict[tuple[Any, ...], tuple[list[int], list[dict[str, Any]]]] = {}
     for rank, graphs in enumerate(report.programs):
         rows = [
             _row(each, sizes.get((rank, each.place.graph, each.place.position)), report.mesh)
             for graph in graphs
             for each in graph
-        ]
+        ] + between[rank]
         key = tuple(
             (
-                r["graph"],
-                r["position"],
+                r.get("graph"),
+                r.get("position"),
+                r.get("times"),
                 r["collective"],
                 r["group"] or tuple(r["members"]),
                 r["sent"],
                 r["received"],
                 r["source"],
-                tuple(r["meanwhile"]),
+                tuple(r.get("meanwhile", ())),
             )
             for r in rows
         )
@@ -130,6 +157,11 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
     for r in rows:
         group = r["group"] or ", ".join(map(str, r["members"]))
         moved = "?" if r["sent"] is None else f"{r['sent']:,} / {r['received']:,}"
+        where = escape.line(f"{r['source']}: {r['code']}" if r["source"] else r["module"])
+        if "times" in r:
+            often = f" x {r['times']}" if r["times"] > 1 else ""
+            cells.append([told("between graphs"), f"{r['collective']}{often}", group, moved, where, "?"])
+            continue
         during = _named(r["meanwhile"])
         could = _named(r["independent"]) if not during else ""
         cells.append(
@@ -138,7 +170,7 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
                 r["collective"],
                 group,
                 moved,
-                escape.line(f"{r['source']}: {r['code']}" if r["source"] else r["module"]),
+                where,
                 during or told(f"nothing; could: {could}" if could else "nothing"),
             ]
         )
@@ -180,8 +212,8 @@ def page_data(report: RanksReport) -> dict[str, Any]:
                 "r": list(record.received),
                 "l": escape.line(place.source),
                 "c": escape.line(place.code),
-                "w": escape.line(_named(each.meanwhile)) if each else "",
-                "i": escape.line(_named(each.independent)) if each else "",
+                "w": escape.line(_named(each.meanwhile)) if each else "?",  # between graphs nobody can tell
+                "i": escape.line(_named(each.independent)) if each else "?",
             }
         )
     return {

@@ -53,6 +53,7 @@ class Member:
     roles: dict[str, str] = field(default_factory=dict)
     role_groups: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
+    alone: bool = False  # takes no graph that another rank compiled
     modules: list[str] = field(default_factory=list)
     recorder: Any = None
 
@@ -102,7 +103,13 @@ class World:
     def _run(self, work: Callable[[int], Any]) -> list[Any]:
         grad = torch.is_grad_enabled()
         threads = [
-            threading.Thread(target=self._thread, args=(member, work, grad), name=f"rank {member.rank}", daemon=True)
+            threading.Thread(
+                # torch's settings are variables of a context, and hold for the ranks too
+                target=contextvars.copy_context().run,
+                args=(self._thread, member, work, grad),
+                name=f"rank {member.rank}",
+                daemon=True,
+            )
             for member in self.members
         ]
         with threaded_worlds():

@@ -41,7 +41,7 @@ class Choice:
 
     def __str__(self) -> str:
         others = [f"as {_form(ops, seconds)}" for ops, seconds in self.others]
-        more = f", rather than {', '.join(others)}" if others else ""
+        more = f", rather than {' or '.join(others)}" if others else ""
         return f"{self.op} as {_form(self.taken, self.seconds)} for {self.soc}{more}"
 
 
