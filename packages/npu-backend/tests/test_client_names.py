@@ -123,6 +123,7 @@ CONVERTERS = {
 }
 
 
+@pytest.mark.night(rows=3)
 @pytest.mark.parametrize("name", CONVERTERS)
 def test_operators_of_a_client_compute(name):
     kernel, convert = CONVERTERS[name]
