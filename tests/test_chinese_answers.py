@@ -1,5 +1,6 @@
 """Under TAIR_LANG=zh no line of an answer is English: neither evidence, reasons and advice, nor broken rules."""
 
+import logging
 import re
 import shlex
 
@@ -8,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import tair_debug.cli
+import torchair
 from ge_graph import DataType, Graph, building, ops, verify
 from ge_graph import messages as table
 from tools import messages as sources
@@ -107,6 +109,7 @@ def english(text):
 @pytest.fixture
 def chinese(monkeypatch):
     monkeypatch.setenv("TAIR_LANG", "zh")
+    torchair.logger.setLevel(logging.ERROR)  # records, which stay English, are no answers
 
 
 @pytest.mark.night(rows=3)
