@@ -171,6 +171,8 @@ class Source:
     def has(self, name: str) -> bool:
         """Whether the text of a module has a name, or all the parts of it that follow the module's name."""
         parts = name.split(".")
+        if parts[-2:] == ["config", "patch"]:  # modules of settings are made objects of a class
+            return self.has(".".join(parts[:-1])) and self.has("torch.utils._config_module.ConfigModule.patch")
         for length in range(len(parts), 0, -1):
             text = self.module(".".join(parts[:length]))
             if text is None:

@@ -35,6 +35,7 @@ def _cases() -> list[Case]:
     return list(first.values())
 
 
+@pytest.mark.night(rows=4)
 @pytest.mark.slow  # a C++ compilation each
 @pytest.mark.parametrize("case", _cases(), ids=str)
 def test_both_programs_refuse_the_same_indices(case: Case) -> None:

@@ -155,6 +155,7 @@ def test_half_types(dtype):
     assert not list(differences(some, dtype, False))
 
 
+@pytest.mark.night(rows=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_scaled_by_how_often_an_index_occurs(dynamic):
