@@ -121,7 +121,7 @@ def test_a_ctc_gradient_needs_the_forward_results_of_its_sizes(run) -> None:
     refused(run, "CTCLossV2Grad", torch.ones(1), PROBABILITIES, *operands, loss, alpha)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, -3e38])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 def test_a_gradient_of_points_that_are_nowhere_keeps_that_of_all_others(run, mode, padding, value) -> None:

@@ -57,10 +57,10 @@ def _grid_grad(op: str, rank: int, backward: Any) -> Any:
             raise refused(op, f"points of an empty image {list(x.shape)}")
         mode, pad = _INTERPOLATION[interpolation_mode], _PADDING[padding_mode]
         points = torch.nan_to_num(wide(grid), nan=-1.0, posinf=_FAR, neginf=-_FAR)
-        if (
-            pad != _PADDING["reflection"]
-        ):  # where it lies that far outside changes nothing but overflows ATen's integers
-            points = points.clamp(-_FAR, _FAR)
+        # Where a point lies that far outside changes nothing but overflows ATen's integers; a reflected one lies
+        # inside wherever it came from, as long as its place in pixels is a number.
+        far = torch.finfo(points.dtype).max / (4 * max(x.shape[2:])) if pad == _PADDING["reflection"] else _FAR
+        points = points.clamp(-far, far)
         dx, dgrid = backward(wide(grad), wide(x), points, mode, pad, align_corners, [True, True])
         return dx.to(x.dtype), dgrid.to(grid.dtype)
 
