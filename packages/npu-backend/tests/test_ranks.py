@@ -628,3 +628,4 @@ def test_what_users_code_raises(tmp_path, capsys):
         error = json.loads(capsys.readouterr().out)["error"]
         assert error["code"] == code
         assert words in error["what"]
+        assert ("whole model runs" in error["next"]) == (words == "torn")

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from ge_converters.base.torch_worlds import compiled_many_times, compiles_itself, name_in_source
-from ge_graph.errors import GeError
+from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import models, tracing
 from torchair.compiler.backend import compiles_for, get_npu_backend
 from torchair.compiler.pipeline import engine_here
@@ -189,7 +189,7 @@ def run(
         # a wrong shape may be what a wrong collective has made
         report.faults = diagnosis.find(build, ready, sizes, tolerance, gradients=loss is not None)
         if not report.faults:
-            raise _untraceable(error, "the model of a rank") from error
+            raise _untraceable(error, "the model of a rank", cut=True) from error
         results = None
     report.programs = [list(m.programs) for m in world.members]
     report.log, report.graphs, report.distinct = world.log, engine.graphs, engine.distinct
@@ -203,8 +203,16 @@ def run(
     return report
 
 
-def _untraceable(error: Exception, name: str) -> GeError:
-    return tracing.untraceable(models.Subject(lambda: None, name=name), error, fake=False)
+def _untraceable(error: Exception, name: str, *, cut: bool = False) -> GeError:
+    found = tracing.untraceable(models.Subject(lambda: None, name=name), error, fake=False)
+    if not cut or on_purpose(error) is not None:
+        return found
+    return ConfigError(
+        found.code,
+        found.what,
+        where=found.where,
+        next="the whole model runs: look at what the cut gives this rank, and whether the mesh divides its sizes",
+    )
 
 
 def _compare_graphs(report: RanksReport, gate: list[Member]) -> None:
