@@ -16,6 +16,7 @@ GENERATORS = (
     ("ge_converters.report.index", "packages/ge-converters/src/ge_converters/ops/index.tsv"),
     ("ge_runtime.cpu.kernel_index", "packages/ge-runtime-native/src/ge_runtime/cpu/kernels/index.tsv"),
     ("torchair.config.options", "docs/options.md"),
+    ("torchair.compat.stubs", "*.pyi of torchair and npugraph_ex"),
     ("torchair.compat.compatibility", "docs/compatibility.md"),
     ("tools.docs.moving", "docs/moving_from_torchair.md"),
     ("ge_converters.report.coverage", "docs/coverage.md"),

@@ -174,3 +174,30 @@ def test_a_picture_that_its_descriptor_says_lies_elsewhere_is_refused(op):
         graph.outputs = [getattr(ops, op)(x, size)]
     with pytest.raises(EngineError, match=r"GE4009.*N.?HWC"):
         CpuEngine().compile(graph, {}).run([torch.ones(shape)])
+
+
+GRADIENTS = {
+    "UpsampleNearest1dGrad": ("nearest", 1),
+    "UpsampleNearest2dGrad": ("nearest", 2),
+    "UpsampleNearest3dGrad": ("nearest", 3),
+    "UpsampleNearestExact2dGrad": ("nearest-exact", 2),
+    "UpsampleNearestExact3dGrad": ("nearest-exact", 3),
+    "UpsampleBilinear2dGrad": ("bilinear", 2),
+    "UpsampleTrilinear3dGrad": ("trilinear", 3),
+}
+
+
+@pytest.mark.parametrize("op", sorted(GRADIENTS))
+def test_sizes_of_a_gradient_that_contradict_it_are_refused(run, op):
+    mode, rank = GRADIENTS[op]
+    before, after = [1, 2, 5, 4, 6][: 2 + rank], [7, 3, 8][:rank]
+    g = rand(1, 2, *after)
+    sizes = {"input_size": before, "output_size": after}
+    close(run(op, g, **sizes), adjoint(lambda x: F.interpolate(x, after, mode=mode), before, g))
+    for wrong in (
+        {"output_size": [*after[:-1], 1 << 20]},
+        {"input_size": [2, *before[1:]]},
+        {"input_size": before[1:]},
+    ):
+        with pytest.raises(EngineError, match=r"GE4009.*beside a gradient of shape"):
+            run(op, g, **(sizes | wrong))

@@ -263,16 +263,35 @@ rows(
     views=True,
     source=_HEADER,
 )
+
+
+def forward_size(grad: Tensor, input_size: Sequence[int], output_size: Sequence[int]) -> list[int]:
+    """Spatial sizes of the forward input; ``input_size`` is its full shape, ``output_size`` says those of ``grad``."""
+    if list(input_size)[:2] != list(grad.shape[:2]) or len(input_size) != grad.dim():
+        raise refused("resize", f"input_size {list(input_size)} beside a gradient of shape {list(grad.shape)}")
+    if output_size and list(output_size) != list(grad.shape[2:]):
+        raise refused("resize", f"output_size {list(output_size)} beside a gradient of shape {list(grad.shape)}")
+    return list(input_size)[2:]
+
+
 rows(
-    {  # ``input_size`` is the full shape of the forward input
-        "UpsampleNearest1dGrad UpsampleNearest3dGrad": lambda grad_output, *, input_size, scales=(): resized_grad(
-            grad_output, list(input_size)[2:], "nearest", False, False, scales
+    {
+        "UpsampleNearest1dGrad UpsampleNearest3dGrad": lambda grad_output, *, input_size, output_size=(), scales=(): (
+            resized_grad(
+                grad_output, forward_size(grad_output, input_size, output_size), "nearest", False, False, scales
+            )
         ),
-        "UpsampleTrilinear3dGrad": lambda grad_output, *, input_size, scales=(), align_corners=False: resized_grad(
-            grad_output, list(input_size)[2:], "linear", align_corners, not align_corners, scales
+        "UpsampleTrilinear3dGrad": lambda grad_output, *, input_size, output_size=(), scales=(), align_corners=False: (
+            resized_grad(
+                grad_output,
+                forward_size(grad_output, input_size, output_size),
+                "linear",
+                align_corners,
+                not align_corners,
+                scales,
+            )
         ),
     },
-    ignores=("output_size",),
     source=_HEADER,
 )
 

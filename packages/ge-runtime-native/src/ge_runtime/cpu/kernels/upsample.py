@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import rounded
-from ge_runtime.cpu.kernels.resize import resize, resized, resized_grad, steps
+from ge_runtime.cpu.kernels.resize import forward_size, resize, resized, resized_grad, steps
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
@@ -35,13 +35,17 @@ def _smooth(x: Tensor, size: Sequence[int], align: bool, scales: Sequence[float]
     return resized(x, list(size), kind, align, not align, scales)
 
 
-def _smooth_grad(grad: Tensor, shape: Sequence[int], align: bool, scales: Sequence[float]) -> Tensor:
+def _smooth_grad(
+    grad: Tensor, shape: Sequence[int], align: bool, scales: Sequence[float], output_size: Sequence[int] = ()
+) -> Tensor:
     """``shape`` is that of the forward input."""
-    return resized_grad(grad, list(shape)[2:], "linear", align, not align, scales)
+    return resized_grad(grad, forward_size(grad, shape, output_size), "linear", align, not align, scales)
 
 
-def _nearest_grad(grad: Tensor, shape: Sequence[int], exact: bool, scales: Sequence[float]) -> Tensor:
-    return resized_grad(grad, list(shape)[2:], "nearest", False, exact, scales)
+def _nearest_grad(
+    grad: Tensor, shape: Sequence[int], exact: bool, scales: Sequence[float], output_size: Sequence[int]
+) -> Tensor:
+    return resized_grad(grad, forward_size(grad, shape, output_size), "nearest", False, exact, scales)
 
 
 def _filters(size: Sequence[int], output: Sequence[int], *scales: float) -> list[float | None]:
@@ -113,20 +117,21 @@ rows(
 )
 rows(
     {
-        "UpsampleNearest2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: _nearest_grad(
-            grad, input_size, False, [scales_h, scales_w]
+        "UpsampleNearest2dGrad": lambda grad, *, input_size, output_size=(), scales_h=0.0, scales_w=0.0: _nearest_grad(
+            grad, input_size, False, [scales_h, scales_w], output_size
         ),
-        "UpsampleNearestExact2dGrad": lambda grad, *, input_size, scales_h=0.0, scales_w=0.0: _nearest_grad(
-            grad, input_size, True, [scales_h, scales_w]
+        "UpsampleNearestExact2dGrad": lambda grad, *, input_size, output_size=(), scales_h=0.0, scales_w=0.0: (
+            _nearest_grad(grad, input_size, True, [scales_h, scales_w], output_size)
         ),
-        "UpsampleNearestExact3dGrad": lambda grad, *, input_size, scales=(): _nearest_grad(
-            grad, input_size, True, scales
+        "UpsampleNearestExact3dGrad": lambda grad, *, input_size, output_size=(), scales=(): _nearest_grad(
+            grad, input_size, True, scales, output_size
         ),
-        "UpsampleBilinear2dGrad": lambda grad, *, input_size, align_corners=False, scales_h=0.0, scales_w=0.0: (
-            _smooth_grad(grad, input_size, align_corners, [scales_h, scales_w])
+        "UpsampleBilinear2dGrad": (
+            lambda grad, *, input_size, output_size=(), align_corners=False, scales_h=0.0, scales_w=0.0: _smooth_grad(
+                grad, input_size, align_corners, [scales_h, scales_w], output_size
+            )
         ),
     },
-    ignores=("output_size",),
     source=_SOURCE,
 )
 
