@@ -83,27 +83,27 @@ compare-models: setup  ## tair compare on 30 healthy models in three types, and 
 	@$(TEST) tests/test_compare_models.py
 
 opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
-	@$(RUN) -m tools.opinfo
+	@$(RUN) -m labs.opinfo
 
 FUZZ ?= --seconds 600
 fuzz: setup  ## random programs against aot_eager; FUZZ="--seconds 3600 --seed 5"; findings go to artefacts/fuzz
-	@$(RUN) -m tools.fuzz $(FUZZ)
+	@$(RUN) -m labs.fuzz $(FUZZ)
 
 ARGUMENTS ?= --calls 50000
 fuzz-arguments: setup  ## converters called with arguments of every kind, against eager; ARGUMENTS="--calls 9000 --seed 5"
-	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
+	@$(RUN) -m labs.fuzz.arguments $(ARGUMENTS)
 
 KERNELS ?= --calls 20000
 fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, guarded memory; KERNELS="--calls 9000 --seed 5"
-	@$(RUN) -m tools.fuzz.kernels $(KERNELS)
+	@$(RUN) -m labs.fuzz.kernels $(KERNELS)
 
 RANKS ?= --count 200
 ranks-faults: setup  ## random models over many ranks with one fault each, and sound ones: is it found, and where; RANKS="--count 40 --seed 5"
-	@$(RUN) -m tools.ranks_faults $(RANKS)
+	@$(RUN) -m labs.ranks_faults $(RANKS)
 
 rank-patterns: setup  ## distributed models on 2, 4 and 8 processes, with gloo and with hccl on the emulator, for docs/collectives.md
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
-	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m tools.rank_patterns
+	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m labs.rank_patterns
 
 # Half of the time for the readers, entries of the cache and archives among them, half for kernels; a few seconds of it
 # for artefacts of compiled graphs. With other seeds each time; in CI with one, so that every change meets the same.
@@ -111,15 +111,15 @@ TRUST ?= 60
 SEED ?= $(shell date +%s)
 fuzz-trust: setup  ## what may come from strangers: entries, archives, artefacts, kernels; TRUST=3600 for an hour
 	@failed=""; half=$$(( $(TRUST) / 2 )); mkdir -p artefacts; \
-	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $(SEED) * 1000 )) >artefacts/fuzz_kernels.log 2>&1 & kernels=$$!; \
+	$(RUN) -m labs.fuzz.kernels --for $$half --seed $$(( $(SEED) * 1000 )) >artefacts/fuzz_kernels.log 2>&1 & kernels=$$!; \
 	TAIR_FUZZ_SEED=$(SEED) TAIR_FUZZ_SECONDS=$$half TAIR_FUZZ_ARTEFACTS=$$(( $(TRUST) * 5 )) $(RUN) -m pytest -n 0 tests/test_fuzz.py \
 		packages/npu-backend/tests/test_cache_trust.py -k "fuzz or damaged_artefacts" || failed="$$failed readers"; \
 	wait $$kernels || failed="$$failed kernels"; cat artefacts/fuzz_kernels.log; \
 	test -z "$$failed" || { echo "make fuzz-trust: failed:$$failed"; exit 1; }
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and operators, every row; the page of gaps
-	@$(RUN) -m tools.suites
-	@$(RUN) -m tools.opinfo --database hop_db --database autograd_function_db --database custom_op_db
+	@$(RUN) -m labs.suites
+	@$(RUN) -m labs.opinfo --database hop_db --database autograd_function_db --database custom_op_db
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_opcheck.py \
 		tests/test_control_flow.py tests/data_dependent
 
@@ -127,7 +127,7 @@ rewrites: setup  ## what debug.verify_rewrites catches, and that it is silent ov
 	@TAIR_WHOLE=1 $(TEST) tests/test_verified_rewrites.py packages/npu-backend/tests/test_proofs*.py
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
-	@$(RUN) -m tools.native
+	@$(RUN) -m labs.native
 
 graphs: setup  ## operators in the graphs of real models against the bundled torchair's; written to docs/graphs.md
 	@$(RUN) -m benchmarks.graphs && $(RUN) -m tools.docs.chinese

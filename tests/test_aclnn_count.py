@@ -1,4 +1,4 @@
-"""What ``python -m tools.aclnn`` counts."""
+"""What ``python -m labs.aclnn`` counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import aclnn
+from labs import aclnn
 
 
 def test_names_of_a_wheel_that_are_served_and_that_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

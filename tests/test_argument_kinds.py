@@ -9,8 +9,8 @@ import torch
 from ge_converters import F32, Support
 from ge_converters.registry import REGISTRY
 from ge_converters.report import smoke
-from tools.fuzz import arguments
-from tools.fuzz.arguments import OperatorCall, Symbol, check, draw, run
+from labs.fuzz import arguments
+from labs.fuzz.arguments import OperatorCall, Symbol, check, draw, run
 
 CALLS = range(1_000_000, 1_000_600)
 

@@ -10,8 +10,8 @@ import torch
 
 from ge_graph import DataType
 from ge_runtime.cpu import kernel, registry
-from tools.fuzz import kernels
-from tools.fuzz.kernel_calls import KernelCall, calls
+from labs.fuzz import kernels
+from labs.fuzz.kernel_calls import KernelCall, calls
 
 
 @pytest.fixture(scope="module")

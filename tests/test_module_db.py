@@ -17,7 +17,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 import torchair
-from tools import suites
+from labs import suites
 
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"
 PART = 7  # one in so many modules without TAIR_WHOLE

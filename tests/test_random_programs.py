@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz import compare
-from tools.fuzz.compare import REFUSED, Difference, _difference, check, handed_over, recorded, run, shrink
-from tools.fuzz.many import Judged, chunks
-from tools.fuzz.operators import OPERATORS
-from tools.fuzz.program import Given, Program, RunResult, Step, draw, read, reference
-from tools.fuzz.record import NotRecorded, Recorded, record
+from labs.fuzz import compare
+from labs.fuzz.compare import REFUSED, Difference, _difference, check, handed_over, recorded, run, shrink
+from labs.fuzz.many import Judged, chunks
+from labs.fuzz.operators import OPERATORS
+from labs.fuzz.program import Given, Program, RunResult, Step, draw, read, reference
+from labs.fuzz.record import NotRecorded, Recorded, record
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))
 
@@ -180,8 +180,8 @@ def test_many_programs_are_judged_and_the_first_of_each_kind_named(monkeypatch):
         total.add(judged)
     assert (total.programs + total.left, total.found) == (6, {})
     assert total.steps > 6
-    monkeypatch.setattr("tools.fuzz.many.doubtful", lambda programs: (list(programs), []))
-    monkeypatch.setattr("tools.fuzz.many.check", lambda *program, **way: Difference("wrong", ""))
+    monkeypatch.setattr("labs.fuzz.many.doubtful", lambda programs: (list(programs), []))
+    monkeypatch.setattr("labs.fuzz.many.check", lambda *program, **way: Difference("wrong", ""))
     for judged in chunks(iter([range(3), range(3, 6)]), 100.0, 1, True, 6):
         total.add(judged)
     assert total.found == {"wrong": 6}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import ranks_faults
+from labs import ranks_faults
 from torchair.ranks import check_ranks
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "ranks"

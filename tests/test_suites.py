@@ -2,8 +2,8 @@
 
 import pytest
 
-from tools import opinfo, suites
-from tools.suites import Gap, kind_of
+from labs import opinfo, suites
+from labs.suites import Gap, kind_of
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from labs.fuzz.compare import check
+from labs.fuzz.program import draw, read
 from tools import models
-from tools.fuzz.compare import check
-from tools.fuzz.program import draw, read
 from torchair.passes.proofs import RewriteWatch, tolerances
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))

@@ -30,8 +30,8 @@ COMMANDS = (
     ("versions", f"{sys.executable} -m tools.matrix --check", f"{sys.executable} -m tools.matrix --pages"),
     (
         "patterns",
-        f"{sys.executable} -m tools.rank_patterns --check",
-        f"{sys.executable} -m tools.rank_patterns --pages",
+        f"{sys.executable} -m labs.rank_patterns --check",
+        f"{sys.executable} -m labs.rank_patterns --pages",
     ),
     ("operators", f"{sys.executable} -m tools.operator_tests --check", ""),
     ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),

@@ -12,6 +12,7 @@ SOURCES = (
     "packages/ge-runtime-native/emulator/src",
     "testing/src",
     "tools",
+    "labs",
     "benchmarks",
 )
 

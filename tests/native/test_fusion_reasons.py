@@ -1,11 +1,11 @@
-"""Fused operators that the passes leave out: `fusion_reasons.tsv` says why, in the kinds of `tools.native_reasons`."""
+"""Fused operators that the passes leave out: `fusion_reasons.tsv` says why, in the kinds of `labs.native_reasons`."""
 
 from pathlib import Path
 
 import pytest
 
-from tools import native_reasons
-from tools.native_reasons import NativeRow
+from labs import native_reasons
+from labs.native_reasons import NativeRow
 
 ROWS = [
     line.split("\t")

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from tools import native, native_peer, native_reasons, native_samples, opinfo
-from tools.native_reasons import NativeReason, NativeRow
+from labs import native, native_peer, native_reasons, native_samples, opinfo
+from labs.native_reasons import NativeReason, NativeRow
 
 ENTRIES = native_samples.entries()[3::23]
 TABLE = native.read_table()

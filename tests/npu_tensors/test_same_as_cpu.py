@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 
 import torchair
 from ge_graph.errors import on_purpose
+from labs.fuzz.program import Program, draw, read
+from labs.opinfo import full_name, values_defined
 from tools import models
-from tools.fuzz.program import Program, draw, read
-from tools.opinfo import full_name, values_defined
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE.parent / "corpus" / "programs").glob("*.json"))

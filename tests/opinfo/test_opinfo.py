@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tools import opinfo
+from labs import opinfo
 
 CHECKS = [*opinfo.all_checks()[5::75], *opinfo.all_checks(databases=tuple(opinfo.DATABASES)[1:])[7::75]]
 HIGHER_ORDER = opinfo.all_checks(dtypes=("f32",), databases=("hop_db",))

@@ -47,7 +47,7 @@ OF_TORCH_NPU: Final = {
 }
 """Operators of which no sample call could be captured, why, and what to write instead.
 
-Source: torch_npu 2.13 on the emulated device, ``tools/captured_tasks.py``.
+Source: torch_npu 2.13 on the emulated device, ``labs/captured_tasks.py``.
 """
 
 

@@ -1,14 +1,14 @@
 """How many GE operators each operator of torch becomes, and why it is not one.
 
-    python -m tools.native              every OpInfo: its operators, what GE has instead, why it is not used
-    python -m tools.native renorm glu   some of them
-    python -m tools.native --update     write the operators in the table of reasons anew; reasons are chosen by hand
+    python -m labs.native              every OpInfo: its operators, what GE has instead, why it is not used
+    python -m labs.native renorm glu   some of them
+    python -m labs.native --update     write the operators in the table of reasons anew; reasons are chosen by hand
 
 Counted is what a float32 forward of the first sample leaves for an engine after all passes: inputs, constants and
 operators that nobody reads do not count. Where more than one is left, `tests/native/compositions.tsv` lists them with
-the reasons, whose kinds and checks are those of `tools.native_reasons`.
+the reasons, whose kinds and checks are those of `labs.native_reasons`.
 
-Against the bundled one: `tests/native/bundled.tsv`, which `tools.native_peer` measured, has its operators for the same
+Against the bundled one: `tests/native/bundled.tsv`, which `labs.native_peer` measured, has its operators for the same
 samples. The entries compared are those of which it hands GE a graph, 354. Of some nothing is left for GE (a
 view of an input, an empty result, a constant): they count 0 there, and ours, which keeps a view in the graph, count
 what they are; one by one they are not compared. In all others ours has no more operators, or a reason that says what
@@ -39,9 +39,9 @@ from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
 from ge_graph import schema
 from ge_runtime.cpu import registry
-from tools import native_peer, native_reasons, opinfo
-from tools.native_reasons import NativeReason, NativeRow, folded, hard, packed, read, unpacked
-from tools.native_samples import entries, first_sample, live
+from labs import native_peer, native_reasons, opinfo
+from labs.native_reasons import NativeReason, NativeRow, folded, hard, packed, read, unpacked
+from labs.native_samples import entries, first_sample, live
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
 _SECONDS = 60
@@ -73,7 +73,7 @@ class _Enough(Exception):
 def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     """ATen operators and GE operators of one call."""
     from torchair.compiler.pipeline import Job, Pipeline
-    from torchair.config.compiler_config import CompilerConfig  # here, as tools.native_peer has another torchair
+    from torchair.config.compiler_config import CompilerConfig  # here, as labs.native_peer has another torchair
 
     atens: list[str] = []
     emitted: list[str] = []
@@ -143,7 +143,7 @@ def read_table() -> dict[str, NativeRow]:
 
 def write_table(table: dict[str, NativeRow]) -> None:
     """Replace the table."""
-    lines = ["# OpInfo\tresults\tATen operators\tGE operators\treasons; see tools/native.py"]
+    lines = ["# OpInfo\tresults\tATen operators\tGE operators\treasons; see labs/native.py"]
     for name, row in sorted(table.items()):
         cells = (name, str(row.results), packed(row.atens), packed(row.emitted), " ".join(row.reasons))
         lines.append("\t".join(cells))
@@ -158,7 +158,7 @@ def problems(found: list[Count], table: dict[str, NativeRow]) -> list[str]:
     for each in found:
         row = table.get(each.name)
         if each.error:
-            continue  # tools.opinfo is the judge of what is refused
+            continue  # labs.opinfo is the judge of what is refused
         if row is None and len(each.emitted) > 1:
             said.append(f"{each.name}: {len(each.emitted)} operators and no row: {' '.join(each.emitted)}")
         elif row is not None and packed(sorted(each.emitted)) != packed(sorted(row.emitted)):

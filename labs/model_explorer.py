@@ -2,7 +2,7 @@
 
 Its server runs from a folder of its own, its page in a headless Chromium; what counts is what the page says.
 
-python -m tools.model_explorer FILE.json [NODE_DATA.json] [--at FOLDER]  --at keeps the installation (490 MB)
+python -m labs.model_explorer FILE.json [NODE_DATA.json] [--at FOLDER]  --at keeps the installation (490 MB)
 """
 
 from __future__ import annotations

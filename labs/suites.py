@@ -1,9 +1,9 @@
 """What of torch's own suites passes with ``aot_eager`` and not with our backend: a line for each reason.
 
-    python -m tools.suites           the page, from the strict tables that the suites' tests hold against what runs
-    python -m tools.suites --rows    with every row
+    python -m labs.suites           the page, from the strict tables that the suites' tests hold against what runs
+    python -m labs.suites --rows    with every row
 
-The databases of operators are checked by ``python -m tools.opinfo``, modules and optimizers by their tests;
+The databases of operators are checked by ``python -m labs.opinfo``, modules and optimizers by their tests;
 ``make torch-suites`` runs the suites and prints the page.
 """
 
@@ -49,7 +49,7 @@ def module_gaps() -> list[Gap]:
 
 def operator_gaps() -> Iterator[Gap]:
     """Rows of the tables of operators."""
-    from tools import opinfo
+    from labs import opinfo
 
     suite_of = {opinfo.full_name(op): database for database in opinfo.DATABASES for op in opinfo.entries(database)}
     for (entry, form), reason in opinfo.read_expected().items():
@@ -61,7 +61,7 @@ def counts() -> dict[str, tuple[int, str]]:
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import optim_db
 
-    from tools import opinfo
+    from labs import opinfo
 
     found = {d: (len(opinfo.all_checks(databases=(d,))), "entries by type") for d in opinfo.DATABASES}
     found["module_db"] = (sum(1 + i.train_and_eval_differ for i in module_db), "modules, training or not")

@@ -1,10 +1,10 @@
-"""How many GE operators the bundled torchair makes of the samples that `tools.native` counts: measured, not guessed.
+"""How many GE operators the bundled torchair makes of the samples that `labs.native` counts: measured, not guessed.
 
-    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer           write the table
-    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer renorm glu    some rows
+    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m labs.native_peer           write the table
+    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m labs.native_peer renorm glu    some rows
 
 The bundled torchair is the one in the torch_npu wheel, which the CANN emulator lets load. Its graph is taken as it
-is handed to GE and counted by the rule of `tools.native_samples.live`: inputs, constants and what nobody reads are
+is handed to GE and counted by the rule of `labs.native_samples.live`: inputs, constants and what nobody reads are
 left out.
 An entry that the bundled torchair refuses, or of which it hands no graph over, is listed with no count and the reason.
 """
@@ -32,7 +32,7 @@ _SECONDS = 90
 def _graphs(folder: Path) -> list[str]:
     """Live operators of all graphs that were handed over since the folder was emptied."""
     from ge_graph import serde
-    from tools import native_samples
+    from labs import native_samples
 
     found: list[str] = []
     for path in sorted(folder.iterdir()):
@@ -46,7 +46,7 @@ def count(index: int, names: tuple[str, ...]) -> tuple[str, str, str]:
     import torch
     from torch.utils import _pytree as pytree
 
-    from tools import native_samples, opinfo
+    from labs import native_samples, opinfo
 
     op = native_samples.entries(names)[index]
     name = opinfo.full_name(op)
@@ -63,7 +63,7 @@ def count(index: int, names: tuple[str, ...]) -> tuple[str, str, str]:
 
 def _why(error: BaseException) -> str:
     """The cause in one line, without addresses and places."""
-    from tools import opinfo
+    from labs import opinfo
 
     inner = getattr(error, "inner_exception", error)
     return re.sub(r"0x[0-9a-f]+|/\S+/", "", opinfo.summarise(inner)).replace("\t", " ")
@@ -110,7 +110,7 @@ def _work(names: tuple[str, ...], asked: Any) -> None:
     os.environ[_GRAPHS] = tempfile.mkdtemp(prefix="peer_graphs_")
     import torch_npu  # noqa: F401
 
-    from tools import opinfo
+    from labs import opinfo
 
     opinfo._prepare()
     while (index := asked.recv()) is not None:
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
-    from tools import native_samples, opinfo
+    from labs import native_samples, opinfo
 
     names = tuple(options.names)
     found: list[tuple[str, ...]] = []
@@ -164,7 +164,7 @@ def main() -> None:
     for thread in threads:
         thread.join()
     kept = [] if not names else [row for row in rows() if row[0] not in {name for name, _, _ in found}]
-    head = "# OpInfo\toperators of the bundled torchair\twhich, or why there is no count; see tools/native_peer.py"
+    head = "# OpInfo\toperators of the bundled torchair\twhich, or why there is no count; see labs/native_peer.py"
     partial = PEERS.with_suffix(".part")
     partial.write_text("\n".join([head, *("\t".join(row) for row in sorted([*kept, *found]))]) + "\n")
     os.replace(partial, PEERS)

@@ -1,6 +1,6 @@
 """Which operator functions of CANN (``aclnn*``) a torch_npu wheel names, and which of them the emulator computes.
 
-``python -m tools.aclnn wheelhouse/torch_npu-*.whl``; with ``--missing`` the names of the others.
+``python -m labs.aclnn wheelhouse/torch_npu-*.whl``; with ``--missing`` the names of the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command; exit code 2 without a wheel."""
     wheels = [Path(a) for a in arguments if not a.startswith("-")]
     if len(wheels) != 1 or not wheels[0].is_file():
-        sys.stderr.write("python -m tools.aclnn [--missing] torch_npu-*.whl\n")
+        sys.stderr.write("python -m labs.aclnn [--missing] torch_npu-*.whl\n")
         return 2
     names, served = named(wheels[0]), aclnn.served()
     sys.stdout.write(f"{len(names & served)} of {len(names)} functions\n")

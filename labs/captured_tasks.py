@@ -1,6 +1,6 @@
 """Measures how many tasks a captured graph has for each ATen operator, with torch_npu on the emulator.
 
-    tair emulate tools/captured_tasks.py TASKS.tsv REFUSED.tsv [--own]
+    tair emulate labs/captured_tasks.py TASKS.tsv REFUSED.tsv [--own]
 
 Every call that torch's own samples make, and the sample calls of torch_npu's operators, is captured alone. What is
 written is a row for each operator whose samples agree: the number of tasks, and the most pieces of memory beside its

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ge_graph import Graph
-from tools import opinfo
+from labs import opinfo
 
 _FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
 

@@ -40,7 +40,7 @@ from ge_graph.dtypes import DataType
 from ge_graph.errors import GeError
 from ge_runtime.cpu import CpuEngine, registry
 from ge_runtime.cpu.values import TORCH_OF
-from tools.fuzz.kernel_calls import KernelCall, Operand, calls
+from labs.fuzz.kernel_calls import KernelCall, Operand, calls
 
 _MEMORY: Final = 3 << 30
 _BATCH: Final = 1500  # calls of one process
@@ -383,7 +383,7 @@ def _guarded(arguments: Sequence[str]) -> int:
         else:
             print("no C compiler: memory is not guarded")
         environment["GLIBC_TUNABLES"] = "glibc.malloc.perturb=165"
-        return subprocess.run([sys.executable, "-m", "tools.fuzz.kernels", *arguments], env=environment).returncode
+        return subprocess.run([sys.executable, "-m", "labs.fuzz.kernels", *arguments], env=environment).returncode
 
 
 def main(argv: list[str] | None = None) -> int:

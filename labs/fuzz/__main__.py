@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tools.fuzz.compare import shrink
-from tools.fuzz.many import WHOLE_WAY, Judged, chunks, drawn, judge, prepare
-from tools.fuzz.program import Program
+from labs.fuzz.compare import shrink
+from labs.fuzz.many import WHOLE_WAY, Judged, chunks, drawn, judge, prepare
+from labs.fuzz.program import Program
 
 _TELL: Final = 60.0  # seconds between two lines on the way
 

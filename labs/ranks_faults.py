@@ -1,6 +1,6 @@
 """Random models over many ranks, sound ones and such with one fault each: does ``tair ranks`` find it, and where?
 
-    python -m tools.ranks_faults --count 200 --seed 0     # make ranks-faults
+    python -m labs.ranks_faults --count 200 --seed 0     # make ranks-faults
 
 Each model is a row of blocks as people write them by hand: a linear layer cut by columns and one by rows, a gathered
 projection, sequence parallelism, a cache of earlier tokens. A fault changes one line of one block, on all ranks or on

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 from ge_converters.base.device_composites import decomposed
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
-from tools.fuzz.program import Program, RunResult, gradients
+from labs.fuzz.program import Program, RunResult, gradients
 
 _BY_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import torch
 
-from tools.fuzz.compare import Difference, check, doubtful, handed_over, recorded
-from tools.fuzz.program import Program, draw
-from tools.fuzz.record import UNRECORDED, NotRecorded
+from labs.fuzz.compare import Difference, check, doubtful, handed_over, recorded
+from labs.fuzz.program import Program, draw
+from labs.fuzz.record import UNRECORDED, NotRecorded
 
 WHOLE_WAY: Final = 500
 """Of so many fast programs one goes through AOTAutograd, with every operator and with inputs that share memory."""

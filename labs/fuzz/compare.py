@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import torchair
 from ge_graph.errors import LoweringError
-from tools.fuzz.program import Program, RunResult, reference, with_gradients
-from tools.fuzz.record import NotRecorded, Recorded, Recording, joined, record
+from labs.fuzz.program import Program, RunResult, reference, with_gradients
+from labs.fuzz.record import NotRecorded, Recorded, Recording, joined, record
 from torchair.compiler import pipeline
 
 
@@ -382,7 +382,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 def _unused(program: Program) -> Program:
     """Without steps that nothing reads and that write nothing."""
-    from tools.fuzz.operators import OPERATORS
+    from labs.fuzz.operators import OPERATORS
 
     position = len(program.steps) - 1
     while position >= 0:

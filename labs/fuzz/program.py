@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from tools.fuzz.operators import OPERATORS
+from labs.fuzz.operators import OPERATORS
 
 _DTYPES: Final = ("float32",) * 12 + (
     *("int64", "int32", "bool", "float16", "bfloat16") * 2,

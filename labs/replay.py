@@ -1,7 +1,7 @@
 """Digests of the GE graphs of many programs, to show that a change which only moves code changes no graph.
 
-python -m tools.replay before.txt                 write the digests
-python -m tools.replay after.txt --against before.txt     and compare: every line that differs is printed
+python -m labs.replay before.txt                 write the digests
+python -m labs.replay after.txt --against before.txt     and compare: every line that differs is printed
 
 A line is a name and the digest of the GE bytes of every stage: the models of ``tools.models`` (fixed and symbolic
 sizes, and a training step), the declared call forms of every converter, and one float32 sample of operators of OpInfo.

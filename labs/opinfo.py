@@ -1,10 +1,10 @@
 """torch's own operator samples as the judge: every OpInfo through `torch.compile` with our backend against eager.
 
-    python -m tools.opinfo                      everything, with a progress bar and a report
-    python -m tools.opinfo add mul --dtype f32  some operators
-    python -m tools.opinfo --shard 0/4          a part
-    python -m tools.opinfo --database hop_db    one of torch's databases
-    python -m tools.opinfo --update             write the expected-failure table anew
+    python -m labs.opinfo                      everything, with a progress bar and a report
+    python -m labs.opinfo add mul --dtype f32  some operators
+    python -m labs.opinfo --shard 0/4          a part
+    python -m labs.opinfo --database hop_db    one of torch's databases
+    python -m labs.opinfo --update             write the expected-failure table anew
 
 A check is one OpInfo in one dtype: for each sample, values, dtype and shape of all outputs; in float32 the gradients
 too. `f32-sym` has symbolic sizes: the samples share what was compiled, as far as torch's guards let them, so that a

@@ -1,12 +1,12 @@
 """Patterns of distributed models on two, four and eight processes, with gloo on the host and hccl on the emulator.
 
-python -m tools.rank_patterns                        all of them; takes half an hour on two cores
-python -m tools.rank_patterns --meets gloo --ranks 2 pipeline pipeline_interleaved
-python -m tools.rank_patterns --pages                write the table of docs/collectives.md from the rows; run nothing
-python -m tools.rank_patterns --check                fail if rows or pages are out of date; run nothing
+python -m labs.rank_patterns                        all of them; takes half an hour on two cores
+python -m labs.rank_patterns --meets gloo --ranks 2 pipeline pipeline_interleaved
+python -m labs.rank_patterns --pages                write the table of docs/collectives.md from the rows; run nothing
+python -m labs.rank_patterns --check                fail if rows or pages are out of date; run nothing
 
 The cases are those of `tair_testing.rank_patterns`, which says what passes. What was run is written into
-tools/rank_patterns.tsv. With hccl the emulator runs the torch_npu wheel that TAIR_TORCH_NPU names.
+labs/rank_patterns.tsv. With hccl the emulator runs the torch_npu wheel that TAIR_TORCH_NPU names.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = ROOT / "tools" / "rank_patterns.tsv"
-TITLES = ROOT / "tools" / "rank_patterns_titles.tsv"
+ROWS = ROOT / "labs" / "rank_patterns.tsv"
+TITLES = ROOT / "labs" / "rank_patterns_titles.tsv"
 PAGES = {"en": ROOT / "docs" / "collectives.md", "zh": ROOT / "docs" / "collectives.zh.md"}
-FENCE = ("<!-- made by tools.rank_patterns -->\n", "<!-- end -->\n")
+FENCE = ("<!-- made by labs.rank_patterns -->\n", "<!-- end -->\n")
 MODULE = "tair_testing.rank_patterns"
 MEETS, RANKS = ("gloo", "hccl"), (2, 4, 8)
 VARIANTS = ("dynamic", "bfloat16")
@@ -232,7 +232,7 @@ def main() -> None:
     for meets in options.meets or MEETS:
         if meets == "hccl" and "ASCEND_HOME_PATH" not in os.environ:
             chosen = [word for n in options.ranks or RANKS for word in ("--ranks", str(n))]
-            line = ["-m", "ge_emulator", "-m", "tools.rank_patterns", "--meets", "hccl", *chosen, *options.cases]
+            line = ["-m", "ge_emulator", "-m", "labs.rank_patterns", "--meets", "hccl", *chosen, *options.cases]
             if subprocess.run([sys.executable, *line], cwd=ROOT).returncode:
                 failed.append("hccl")
             continue

@@ -1,0 +1,1 @@
+"""Measurements and experiments on what the packages do; nothing here ships, and nothing else needs it but tests."""
