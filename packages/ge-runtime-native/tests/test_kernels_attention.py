@@ -10,6 +10,7 @@ import torch
 
 from ge_graph import Graph, building, ops
 from ge_graph.dtypes import BY_TORCH_NAME
+from ge_graph.errors import EngineError
 from ge_runtime.cpu import CpuEngine
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -289,6 +290,18 @@ def test_flash_attention_gradient_of_nothing(run, empty):
     grads = run("FlashAttentionScoreGrad", q, k, v, q, None, None, None, None, top, total, None, out, **form)[:3]
     assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
     assert not any(g.any() for g in grads)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 2, 4, 5, 8), (2, 4, 4, 8), (2, 1, 5, 8), (1, 4, 5, 8), (2, 4, 5, 0), (4, 5, 8)])
+def test_statistics_of_other_rows_are_refused(run, which, shape):
+    q, k, v = qkv(kv=4)
+    form = {"scale_value": 0.3, "head_num": 4, "input_layout": "BNSD"}
+    top, total, _, out = run("FlashAttentionScore", q, k, v, **form)
+    both = [top, total]
+    both[which] = rand(*shape)
+    with pytest.raises(EngineError, match=r"GE4009.*beside a query of"):
+        run("FlashAttentionScoreGrad", q, k, v, q, None, None, None, None, *both, None, out, **form)
 
 
 def test_training_attention_writes_the_scores_once():

@@ -346,7 +346,8 @@ def flash_attention_score_grad(
     for i, block in enumerate(_blocks(query, key, value, *args)):
         stats_layout = "TND" if input_layout == "TND" else "BNSD"
         top, total = (
-            _of_block(t, block, i, stats_layout, head_num, prefix)[..., :1] for t in (softmax_max, softmax_sum)
+            _statistics(_of_block(t, block, i, stats_layout, head_num, prefix), block)
+            for t in (softmax_max, softmax_sum)
         )
         gradient, output = (_of_block(t, block, i, input_layout, head_num, prefix) for t in (dy, attention_in))
         if bias is None and not drops and _has_fused_grad(block, gradient, output):
@@ -379,6 +380,17 @@ def _of_block(x: Tensor, block: _Block, index: int, layout: str, heads: int, pre
         return x[block.rows].transpose(0, 1).unsqueeze(0)
     whole = split_heads(x, layout, heads)
     return whole if prefix is None else whole[index : index + 1]
+
+
+def _statistics(x: Tensor, block: _Block) -> Tensor:
+    """One number for each row of each head; ATen's gradient reads them without asking for their shape."""
+    if x.shape[:-1] != block.q.shape[:-1] or not x.shape[-1]:
+        raise refused(
+            "FlashAttentionScoreGrad",
+            f"softmax_max or softmax_sum of a block is {list(x.shape)} beside a query of {list(block.q.shape)}",
+            "feed those of the forward operator",
+        )
+    return x[..., :1]
 
 
 def _has_fused_grad(block: _Block, dy: Tensor, out: Tensor) -> bool:
