@@ -68,8 +68,12 @@ aclError Recording::add(Task task) {
   return acl::kOk;
 }
 
+std::shared_ptr<Recording> recording_of(const std::shared_ptr<Stream>& stream) {
+  return std::static_pointer_cast<Recording>(stream->recorder());  // nothing else records
+}
+
 aclError refuse_in_capture(const char* call, const std::shared_ptr<Stream>& stream) {
-  std::shared_ptr<Recording> hit = stream == nullptr ? nullptr : stream->recording();
+  std::shared_ptr<Recording> hit = stream == nullptr ? nullptr : recording_of(stream);
   if (stream == nullptr) {
     auto& b = book();
     std::lock_guard<std::mutex> lock(b.mutex);
@@ -93,7 +97,7 @@ EMU_API aclError aclmdlRICaptureBegin(aclrtStream handle, int mode) {
   if (handle == nullptr) return fail(acl::kRtCaptureImplicit, "aclmdlRICaptureBegin: the default stream cannot be captured");
   if (mode < 0 || mode > 2) return fail(acl::kRtParam, "aclmdlRICaptureBegin: unknown mode %d", mode);
   if (aclError code = emu::need_stream("aclmdlRICaptureBegin", handle, &stream)) return code;
-  if (stream->recording() != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureBegin: already captured");
+  if (emu::recording_of(stream) != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureBegin: already captured");
   auto recording = std::make_shared<Recording>();
   recording->origin = stream;
   recording->thread = std::this_thread::get_id();
@@ -109,7 +113,7 @@ EMU_API aclError aclmdlRICaptureBegin(aclrtStream handle, int mode) {
 EMU_API aclError aclmdlRICaptureGetInfo(aclrtStream handle, int* status, aclmdlRI* model) {
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclmdlRICaptureGetInfo", handle, &stream)) return code;
-  auto recording = stream->recording();
+  auto recording = emu::recording_of(stream);
   if (status != nullptr) *status = recording == nullptr ? 0 : recording->valid ? 1 : 2;
   if (model != nullptr) *model = recording.get();
   return acl::kOk;
@@ -119,7 +123,7 @@ EMU_API aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
   std::shared_ptr<emu::Stream> stream;
   if (model == nullptr) return fail(acl::kRtParam, "aclmdlRICaptureEnd: model is null");
   if (aclError code = emu::need_stream("aclmdlRICaptureEnd", handle, &stream)) return code;
-  Ptr recording = stream->recording();
+  Ptr recording = emu::recording_of(stream);
   if (recording == nullptr) return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureEnd: the stream is not captured");
   if (recording->origin != stream)
     return fail(acl::kRtCaptureStream, "aclmdlRICaptureEnd: the capture was begun on another stream");
@@ -204,7 +208,7 @@ EMU_API aclError aclmdlRIDebugJsonPrint(aclmdlRI model, const char* path, uint32
 EMU_API aclError aclmdlRICaptureTaskGrpBegin(aclrtStream handle) {
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclmdlRICaptureTaskGrpBegin", handle, &stream)) return code;
-  Ptr recording = stream->recording();
+  Ptr recording = emu::recording_of(stream);
   if (recording == nullptr) return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureTaskGrpBegin: not capturing");
   std::lock_guard<std::mutex> lock(recording->mutex);
   if (recording->group_start >= 0) return fail(acl::kRtParam, "aclmdlRICaptureTaskGrpBegin: a group is open already");
@@ -216,7 +220,7 @@ EMU_API aclError aclmdlRICaptureTaskGrpEnd(aclrtStream handle, void** group_hand
   std::shared_ptr<emu::Stream> stream;
   if (group_handle == nullptr) return fail(acl::kRtParam, "aclmdlRICaptureTaskGrpEnd: handle is null");
   if (aclError code = emu::need_stream("aclmdlRICaptureTaskGrpEnd", handle, &stream)) return code;
-  Ptr recording = stream->recording();
+  Ptr recording = emu::recording_of(stream);
   if (recording == nullptr || recording->group_start < 0)
     return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureTaskGrpEnd: no group is open");
   auto group = std::make_shared<emu::Group>();
@@ -242,7 +246,7 @@ EMU_API aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream handle, void* group_
   std::lock_guard<std::mutex> lock(b.mutex);
   auto found = b.groups.find(group_handle);
   if (found == b.groups.end()) return fail(acl::kRtHandle, "aclmdlRICaptureTaskUpdateBegin: %p is not a group", group_handle);
-  if (stream->recording() != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureTaskUpdateBegin: capturing");
+  if (emu::recording_of(stream) != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureTaskUpdateBegin: capturing");
   b.updates[stream.get()] = found->second;
   auto fresh = std::make_shared<Recording>();
   fresh->origin = stream;
@@ -263,7 +267,7 @@ EMU_API aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream handle) {
     group = found->second;
     b.updates.erase(found);
   }
-  Ptr fresh = stream->recording();
+  Ptr fresh = emu::recording_of(stream);
   stream->record_into(nullptr);
   // In stream order: replays launched before keep the old tasks.
   return emu::submit(handle, "group update", [group, fresh] {

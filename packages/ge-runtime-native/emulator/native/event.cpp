@@ -93,7 +93,7 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclrtRecordEvent", stream_handle, &stream)) return code;
   auto mark = std::make_shared<Mark>();
-  if (auto recording = stream->recording()) {
+  if (auto recording = emu::recording_of(stream)) {
     mark->captured = true;
     mark->recording = recording;
     std::lock_guard<std::mutex> lock(recording->mutex);
@@ -111,7 +111,7 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   auto mark = event_of(handle)->last();
   if (mark == nullptr) return acl::kOk;  // never recorded: nothing to wait for
   auto of_event = mark->captured ? mark->recording.lock() : nullptr;
-  auto of_stream = stream->recording();
+  auto of_stream = emu::recording_of(stream);
   if (of_event != nullptr && !of_event->finished && (of_stream == nullptr || of_stream == of_event)) {
     {
       std::lock_guard<std::mutex> lock(of_event->mutex);

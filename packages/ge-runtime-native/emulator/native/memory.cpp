@@ -218,7 +218,7 @@ EMU_API aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclrtMemcpyAsync", handle, &stream)) return code;
   const bool waits = kind <= acl::kDeviceToHost && (emu::pageable(to) || emu::pageable(from));
-  if (waits && stream->recording() == nullptr) {  // pageable memory may be gone when the queue gets there
+  if (waits && emu::recording_of(stream) == nullptr) {  // pageable memory may be gone when the queue gets there
     if (aclError code = stream->wait(-1, acl::kRtStreamTimeout)) return code;
     std::memmove(to, from, bytes);
     return acl::kOk;

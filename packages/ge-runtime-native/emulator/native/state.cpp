@@ -1,4 +1,4 @@
-// Settings, error texts, devices and contexts.
+// Settings, error texts, and the context of a thread.
 #include "state.h"
 
 #include <pthread.h>
@@ -11,9 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "bridge.h"
 #include "chips.h"
-#include "stream.h"
 
 namespace acl {
 
@@ -35,10 +33,6 @@ size_t bits_of(int dtype) {
 
 namespace emu {
 namespace {
-
-struct Context {
-  int device;
-};
 
 thread_local std::string error_text;
 thread_local std::string given_text;  // what the last aclGetRecentErrMsg returned must stay readable
@@ -69,27 +63,8 @@ Settings read_settings() {
   return s;
 }
 
-// One primary context a device, made on first use and never freed: handles stay valid until the process ends.
-std::vector<Context>& contexts() {
-  static auto* all = [] {
-    auto* made = new std::vector<Context>(settings().devices);
-    for (size_t i = 0; i < made->size(); ++i) (*made)[i].device = static_cast<int>(i);
-    return made;
-  }();
-  return *all;
-}
-
-bool initialised = false;
 bool forked = false;
 pid_t owner = 0;
-
-void note_process() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    owner = getpid();
-    pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  });
-}
 
 }  // namespace
 
@@ -122,6 +97,18 @@ const char* take_error_text() {
 
 std::string peek_error_text() { return error_text; }
 
+Context* current_context() { return context; }
+
+void set_context(Context* wanted) { context = wanted; }
+
+void note_process() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    owner = getpid();
+    pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  });
+}
+
 int current_device() { return context == nullptr ? -1 : context->device; }
 
 aclError need_context(const char* call) {
@@ -146,112 +133,3 @@ void log(const char* format, ...) {
 }
 
 }  // namespace emu
-
-using emu::fail;
-
-EMU_API aclError aclInit(const char*) {
-  emu::note_process();
-  if (emu::initialised) return acl::kRepeatInitialise;
-  emu::initialised = true;
-  emu::bridge::start_if_python();
-  return acl::kOk;
-}
-
-EMU_API aclError aclFinalize() {
-  if (!emu::initialised) return fail(acl::kUninitialised, "aclFinalize before aclInit");
-  emu::drain_all();
-  emu::initialised = false;
-  return acl::kOk;
-}
-
-EMU_API const char* aclGetRecentErrMsg() { return emu::take_error_text(); }
-
-EMU_API const char* aclrtGetSocName() { return emu::settings().chip.c_str(); }
-
-EMU_API aclError aclrtGetDeviceCount(uint32_t* count) {
-  if (count == nullptr) return fail(acl::kRtParam, "aclrtGetDeviceCount: count is null");
-  *count = emu::settings().devices;
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtSetDevice(int32_t device) {
-  emu::note_process();
-  if (aclError code = emu::refuse_in_fork("aclrtSetDevice")) return code;
-  if (device < 0 || static_cast<uint32_t>(device) >= emu::settings().devices)
-    return fail(acl::kRtDevice, "aclrtSetDevice: device %d, but there are %u", device, emu::settings().devices);
-  emu::context = &emu::contexts()[static_cast<size_t>(device)];
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtGetDevice(int32_t* device) {
-  if (device == nullptr) return fail(acl::kRtParam, "aclrtGetDevice: device is null");
-  if (emu::context == nullptr) return acl::kRtNoContext;  // a question, not a failure: no text
-  *device = emu::context->device;
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtResetDevice(int32_t device) {
-  if (device < 0 || static_cast<uint32_t>(device) >= emu::settings().devices)
-    return fail(acl::kRtDevice, "aclrtResetDevice: device %d, but there are %u", device, emu::settings().devices);
-  emu::drain_device(device);
-  if (emu::context != nullptr && emu::context->device == device) emu::context = nullptr;
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtResetDeviceForce(int32_t device) { return aclrtResetDevice(device); }
-
-EMU_API aclError aclrtCreateContext(aclrtContext* made, int32_t device) {
-  if (made == nullptr) return fail(acl::kRtParam, "aclrtCreateContext: context is null");
-  if (aclError code = aclrtSetDevice(device)) return code;
-  *made = emu::context = new emu::Context{device};
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtDestroyContext(aclrtContext) { return acl::kOk; }  // contexts are a word each and stay readable
-
-EMU_API aclError aclrtGetCurrentContext(aclrtContext* found) {
-  if (found == nullptr) return fail(acl::kRtParam, "aclrtGetCurrentContext: context is null");
-  *found = emu::context;
-  return emu::context == nullptr ? acl::kRtNoContext : acl::kOk;
-}
-
-EMU_API aclError aclrtSetCurrentContext(aclrtContext wanted) {
-  if (wanted == nullptr) return fail(acl::kRtParam, "aclrtSetCurrentContext: context is null");
-  emu::context = static_cast<emu::Context*>(wanted);
-  return acl::kOk;
-}
-
-EMU_API aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t* flags, int32_t* active) {
-  if (device < 0 || static_cast<uint32_t>(device) >= emu::settings().devices)
-    return fail(acl::kRtDevice, "aclrtGetPrimaryCtxState: device %d", device);
-  if (flags != nullptr) *flags = 0;
-  if (active != nullptr) *active = emu::initialised ? 1 : 0;
-  return acl::kOk;
-}
-
-EMU_API aclError aclGetDeviceCapability(uint32_t device, int info, int64_t* value) {
-  if (value == nullptr || device >= emu::settings().devices) return fail(acl::kRtParam, "aclGetDeviceCapability");
-  const auto& settings = emu::settings();
-  if (info < 2 && settings.cube_cores < 0)
-    return fail(acl::kRtParam, "aclGetDeviceCapability: the cores of %s are not known here", settings.chip.c_str());
-  switch (info) {
-    case 0: *value = settings.cube_cores; return acl::kOk;
-    case 1: *value = settings.vector_cores; return acl::kOk;
-    case 2: *value = 192 << 20; return acl::kOk;
-    default: return fail(acl::kRtParam, "aclGetDeviceCapability: unknown question %d", info);
-  }
-}
-
-EMU_API aclError aclsysGetCANNVersion(int package, void* version) {
-  // char version[128], then parts: only the text was ever read.
-  if (version == nullptr || package < 0 || package > 7) return fail(acl::kInvalidParam, "aclsysGetCANNVersion");
-  if (emu::settings().cann.empty()) return fail(acl::kInternal, "no version file");
-  std::snprintf(static_cast<char*>(version), 128, "%s", emu::settings().cann.c_str());
-  return acl::kOk;
-}
-
-EMU_API aclError aclsysGetVersionStr(char* package, char* version) {
-  if (package == nullptr || version == nullptr) return fail(acl::kInvalidParam, "aclsysGetVersionStr");
-  std::snprintf(version, 128, "%s", emu::settings().cann.c_str());
-  return acl::kOk;
-}

@@ -1,4 +1,4 @@
-// What the whole emulated host shares: settings, the error text of a thread, devices and contexts.
+// What the whole emulated host shares: settings, the error text and the context of a thread.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,15 @@ void set_error_text(const std::string& text);
 // The text since the last call, then nothing: what aclGetRecentErrMsg does.
 const char* take_error_text();
 std::string peek_error_text();
+
+struct Context {
+  int device;
+};
+// The context of this thread; null if none was set.
+Context* current_context();
+void set_context(Context* wanted);
+// Remember which process this is: `refuse_in_fork` tells a child of it.
+void note_process();
 
 // The device of this thread; -1 if none was set.
 int current_device();

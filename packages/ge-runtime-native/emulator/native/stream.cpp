@@ -1,20 +1,15 @@
-// Streams and the calls that wait for them.
+// Streams: making and ending them, and what they run.
 #include "stream.h"
-
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <stdexcept>
 #include <thread>
 #include <unordered_map>
 
 #include "bridge.h"
-#include "capture.h"
 #include "state.h"
 
 namespace emu {
@@ -32,17 +27,6 @@ Registry& registry() {  // leaked on purpose: worker threads outlive static dest
   return *made;
 }
 
-std::vector<std::shared_ptr<Stream>> streams_of(int device) {  // -1: of all devices
-  std::vector<std::shared_ptr<Stream>> found;
-  auto& all = registry();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  for (auto& [handle, stream] : all.live)
-    if (device < 0 || stream->device() == device) found.push_back(stream);
-  for (auto& [id, stream] : all.defaults)
-    if (device < 0 || id == device) found.push_back(stream);
-  return found;
-}
-
 // Whether somebody wants to know what ran when.
 bool profiled() {
   static const bool wanted = std::getenv("TAIR_EMULATOR_PROFILE") != nullptr;
@@ -51,23 +35,6 @@ bool profiled() {
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Whether torch_npu made the call that returns to `address`.
-bool from_torch_npu(const void* address) {
-  Dl_info found;
-  return dladdr(address, &found) != 0 && found.dli_fname != nullptr && std::strstr(found.dli_fname, "libtorch_npu") != nullptr;
-}
-
-// Of a failed wait torch_npu's copies to the host show the number alone. So torch_npu, on a thread of Python, gets the
-// words as a C++ exception, which torch makes a RuntimeError of; everybody else gets the number.
-aclError synchronize(aclrtStream handle, int32_t timeout, const void* returns_to) {
-  std::shared_ptr<Stream> stream;
-  if (aclError code = need_stream("aclrtSynchronizeStream", handle, &stream)) return code;
-  if (aclError code = refuse_in_capture("aclrtSynchronizeStream", stream)) return code;
-  const aclError code = stream->wait(timeout, acl::kRtStreamTimeout);
-  if (code == acl::kOk || !bridge::may_wait() || !from_torch_npu(returns_to)) return code;
-  throw std::runtime_error("ACL stream synchronize failed, error code is " + std::to_string(code) + "\n" + take_error_text());
 }
 
 }  // namespace
@@ -159,14 +126,14 @@ void Stream::close() {
   work_.notify_all();
 }
 
-std::shared_ptr<Recording> Stream::recording() {
+std::shared_ptr<Recorder> Stream::recorder() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return recording_;
+  return recorder_;
 }
 
-void Stream::record_into(std::shared_ptr<Recording> recording) {
+void Stream::record_into(std::shared_ptr<Recorder> recorder) {
   std::lock_guard<std::mutex> lock(mutex_);
-  recording_ = std::move(recording);
+  recorder_ = std::move(recorder);
 }
 
 std::shared_ptr<Stream> find_stream(aclrtStream handle) {
@@ -204,9 +171,20 @@ aclError submit(aclrtStream handle, Task task) {
   std::shared_ptr<Stream> stream;
   if (aclError code = need_stream(task.name.c_str(), handle, &stream)) return code;
   task.stream = stream->id();
-  if (auto recording = stream->recording()) return recording->add(std::move(task));
+  if (auto recorder = stream->recorder()) return recorder->add(std::move(task));
   stream->push(std::move(task));
   return acl::kOk;
+}
+
+std::vector<std::shared_ptr<Stream>> streams_of(int device) {
+  std::vector<std::shared_ptr<Stream>> found;
+  auto& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto& [handle, stream] : all.live)
+    if (device < 0 || stream->device() == device) found.push_back(stream);
+  for (auto& [id, stream] : all.defaults)
+    if (device < 0 || id == device) found.push_back(stream);
+  return found;
 }
 
 void drain_device(int device) {
@@ -254,34 +232,6 @@ EMU_API aclError aclrtDestroyStream(aclrtStream handle) {
   aclError code = stream->wait(-1, acl::kRtStreamTimeout);
   aclrtDestroyStreamForce(handle);
   return code;
-}
-
-EMU_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout) {
-  return emu::synchronize(handle, timeout, __builtin_return_address(0));
-}
-
-EMU_API aclError aclrtSynchronizeStream(aclrtStream handle) {
-  return emu::synchronize(handle, -1, __builtin_return_address(0));
-}
-
-EMU_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
-  if (aclError code = emu::need_context("aclrtSynchronizeDevice")) return code;
-  if (aclError code = emu::refuse_in_capture("aclrtSynchronizeDevice", nullptr)) return code;
-  aclError first = acl::kOk;
-  for (auto& stream : emu::streams_of(emu::current_device()))
-    if (aclError code = stream->wait(timeout, acl::kRtDeviceTimeout); first == acl::kOk) first = code;
-  return first;
-}
-
-EMU_API aclError aclrtSynchronizeDevice() { return aclrtSynchronizeDeviceWithTimeout(-1); }
-
-EMU_API aclError aclrtStreamQuery(aclrtStream handle, int* status) {
-  StreamPtr stream;
-  if (status == nullptr) return fail(acl::kRtParam, "aclrtStreamQuery: status is null");
-  if (aclError code = emu::need_stream("aclrtStreamQuery", handle, &stream)) return code;
-  if (aclError code = emu::refuse_in_capture("aclrtStreamQuery", stream)) return code;
-  *status = stream->idle() ? 0 : 1;
-  return acl::kOk;
 }
 
 EMU_API aclError aclrtStreamGetId(aclrtStream handle, int32_t* id) {

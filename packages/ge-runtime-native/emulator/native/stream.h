@@ -15,8 +15,6 @@
 
 namespace emu {
 
-struct Recording;
-
 // What a stream does. Gives 0, or an error code after `fail`.
 struct Task {
   std::string name;
@@ -27,6 +25,12 @@ struct Task {
 
   // Run, and put the user's line into the text of an error, before what to do next.
   aclError perform() const;
+};
+
+// What takes the tasks of a captured stream in its place.
+struct Recorder {
+  virtual ~Recorder() = default;
+  virtual aclError add(Task task) = 0;
 };
 
 class Stream {
@@ -46,8 +50,9 @@ class Stream {
   bool idle();
   void close();
 
-  std::shared_ptr<Recording> recording();
-  void record_into(std::shared_ptr<Recording> recording);
+  // Null while the stream is not captured.
+  std::shared_ptr<Recorder> recorder();
+  void record_into(std::shared_ptr<Recorder> recorder);
 
  private:
   friend struct Worker;
@@ -63,7 +68,7 @@ class Stream {
   std::string error_text_;
   bool started_ = false, closed_ = false;
   std::atomic<std::thread::id> worker_{};
-  std::shared_ptr<Recording> recording_;
+  std::shared_ptr<Recorder> recorder_;
   std::shared_ptr<Stream> self_;  // the thread's own hold, from start to close
   friend std::shared_ptr<Stream> make_stream(int, uint32_t, uint32_t);
 };
@@ -77,6 +82,8 @@ aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Strea
 aclError submit(aclrtStream handle, Task task);
 aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always = false);
 
+// All streams of a device; -1: of all devices.
+std::vector<std::shared_ptr<Stream>> streams_of(int device);
 void drain_device(int device);
 void drain_all();
 
