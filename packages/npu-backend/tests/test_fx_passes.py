@@ -643,3 +643,18 @@ def test_each_pass_can_be_switched_off(name):
 def test_passes_that_write_memory_stay_out_of_ge_graphs():
     config = CompilerConfig()
     assert not any(p.enabled(config, "forward") for p in CAPTURED)
+
+
+@pytest.mark.parametrize("backend", ["npu", "npugraph_ex"])
+@pytest.mark.parametrize("lazy", [torch.conj, lambda z: z.conj().T[1:], lambda z: z.conj().imag])
+def test_a_copy_of_what_torch_leaves_lazy_stays(backend, lazy):
+    """A conjugate that torch leaves to its readers is plain in its copy only; what is written into it stays lazy."""
+
+    def parts(z, w):
+        made = lazy(z * 2).clone() * lazy(w)
+        return (torch.view_as_real(made) if made.is_complex() else made.neg(), lazy(z + 1) * 3)
+
+    torch._dynamo.reset()
+    z, w = torch.randn(3, 3, dtype=torch.complex64), torch.randn(3, 3, dtype=torch.complex64)
+    for got, want in zip(torch.compile(parts, backend=backend, fullgraph=True)(z, w), parts(z, w)):
+        torch.testing.assert_close(got, want)

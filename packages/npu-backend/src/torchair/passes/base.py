@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
@@ -88,6 +88,21 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
         return None
     aliases = (r.alias_info for r in schema.returns)
     return source if any(a is not None and not a.is_write for a in aliases) else None
+
+
+_LAZY: Final = frozenset({torch.ops.aten._conj.default, torch.ops.aten._neg_view.default})
+
+
+def is_lazy(node: torch.fx.Node | None) -> bool:
+    """Whether torch may leave the conjugate or the negative in a result to its readers.
+
+    A copy of it is what makes it plain, and what is written into it stays lazy: ``view_as_real`` takes no such tensor.
+    """
+    while node is not None:
+        if node.target in _LAZY:
+            return True
+        node = viewed(node)
+    return False
 
 
 def output_node(graph: torch.fx.Graph) -> torch.fx.Node:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.operators import aten, prims
-from torchair.passes.base import FxPass, output_values, same_layout, same_sizes, value_of, viewed
+from torchair.passes.base import FxPass, is_lazy, output_values, same_layout, same_sizes, value_of, viewed
 
 Rule = Callable[..., bool]
 
@@ -79,7 +79,7 @@ class RemoveNoops(FxPass):
     """``clone(x)``, ``x[:]``, ``x.to(x.dtype)`` … -> ``x``.
 
     Kept are nodes that the graph returns, directly or through views, and copies of inputs that are written later: there
-    the copy is the point.
+    the copy is the point. So it is in a copy of a conjugate that torch leaves to its readers.
 
     Fewer operators to lower; first, so that later passes see through copies.
     """
@@ -94,7 +94,7 @@ class RemoveNoops(FxPass):
         edits = 0
         for node in list(graph.nodes):
             source = None if node in kept else self._source(node)
-            if source is None or roots.of(source) in roots.written:
+            if source is None or roots.of(source) in roots.written or is_lazy(source):
                 continue
             node.replace_all_uses_with(source)
             graph.erase_node(node)

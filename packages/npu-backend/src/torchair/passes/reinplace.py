@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from torchair.passes.base import FxPass, same_sizes, value_of
+from torchair.passes.base import FxPass, is_lazy, same_sizes, value_of
 from torchair.passes.memory import MemoryFacts, shares
 
 aten = torch.ops.aten
@@ -145,7 +145,9 @@ class ReinplaceOps(FxPass):
         for node in gm.graph.nodes:
             form = in_place_form(node.target) if node.op == "call_function" else None
             held = node.args[0] if form is not None and node.args else None
-            if not isinstance(held, torch.fx.Node) or memory.given(held) or not _fits(node, held):
+            if not isinstance(held, torch.fx.Node) or memory.given(held) or is_lazy(held):
+                continue
+            if not _fits(node, held):
                 continue
             if memory.is_read_after(held, node) or not _others_apart(node, held, memory):
                 continue
