@@ -229,7 +229,8 @@ def _permutation(pivots: Tensor, sizes: Sequence[int], count: int) -> Tensor:
     return rows
 
 
-@declare_supported([
+@declare_supported(
+    [
         Support(x).fixed_sizes()
         for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9), F32(value=_SINGULAR), F32(7, 3), F64(2, 5, 4), F32(3, 0)]
     ]
