@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from labs.fuzz.compare import shrink
-from labs.fuzz.many import WHOLE_WAY, Judged, chunks, drawn, judge, prepare
+from labs.fuzz.many import CHUNK, WHOLE_WAY, Judged, chunks, drawn, judge, prepare
 from labs.fuzz.program import Program
 
 _TELL: Final = 60.0  # seconds between two lines on the way
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("artefacts/fuzz"), help="where findings go")
     given = parser.parse_args(argv)
     prepare()
-    size, stop = (40 if given.fast else 4), None if given.count is None else given.seed + given.count
+    size, stop = (CHUNK if given.fast else 4), None if given.count is None else given.seed + given.count
     firsts = itertools.count(given.seed, size) if stop is None else range(given.seed, stop, size)
     seeds = (range(first, first + size if stop is None else min(first + size, stop)) for first in firsts)
     start, every = time.monotonic(), Judged()

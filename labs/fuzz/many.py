@@ -23,8 +23,11 @@ from labs.fuzz.record import UNRECORDED, NotRecorded
 WHOLE_WAY: Final = 500
 """Of so many fast programs one goes through AOTAutograd, with every operator and with inputs that share memory."""
 
-TOGETHER: Final = 10
-"""Fast programs that are compiled as one graph. More would be judged alone again for the few that are refused."""
+TOGETHER: Final = 20
+"""Fast programs of one mode that are compiled as one graph. Of more, more would be compiled again for a refused one."""
+
+CHUNK: Final = 160
+"""Fast programs that a process judges at once: so many that those of each mode fill a graph."""
 
 
 @dataclass(slots=True)
@@ -103,12 +106,12 @@ def _chunk(seeds: range, fast: bool, steps: int | None) -> Judged:
     judged.programs, judged.steps = len(programs), sum(len(p.steps) for p in programs)
     if fast:
         alone = [p for p in programs if p.seed % WHOLE_WAY == 0]
-        others = [p for p in programs if p.seed % WHOLE_WAY]
+        others = sorted((p for p in programs if p.seed % WHOLE_WAY), key=lambda p: p.mode)
         for first in range(0, len(others), TOGETHER):
             doubts, unrecorded = doubtful(others[first : first + TOGETHER])
             alone += doubts
             judged.left += len(unrecorded)
-        programs = alone
+        programs = sorted(alone, key=lambda p: p.seed)
         judged.programs -= judged.left
     for program in programs:
         finding = judge(program, fast)

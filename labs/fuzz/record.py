@@ -17,9 +17,8 @@ from typing import Any, Final
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from ge_converters.base.device_composites import decomposed
 from ge_converters.decompose.table import decomposition_table
@@ -116,7 +115,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             return made
         if func._schema.is_mutable:
             raise NotRecorded(f"{func} of a value that a rule made")
-        given = tree_map(self.node_of, (args, kwargs))
+        given = map_aggregate((args, kwargs), self.node_of)
         result = func(*args, **kwargs)
         node = self.graph.call_function(func, tuple(given[0]), dict(given[1]))
         if isinstance(result, torch.Tensor):

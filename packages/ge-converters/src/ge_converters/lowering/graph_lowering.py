@@ -272,7 +272,8 @@ class GraphLowering:
             specialised = specialise.attempt(self.context, node, self.lower_call)
             if specialised is None:
                 raise
-            logger.info("%s: sizes fixed to %s, because: %s", node.name, specialised.fixed, refusal)
+            if specialised.fixed:
+                logger.info("%s: sizes fixed to %s, because: %s", node.name, specialised.fixed, refusal)
             return specialised.result
 
     def lower_call(self, node: FxNode) -> Any:

@@ -54,7 +54,8 @@ def attempt(context: Context, node: torch.fx.Node, lower: Callable[[torch.fx.Nod
         lower: Lowers it.
 
     Returns:
-        The result, the guards being added; None if there is no number to fix.
+        The result, the guards being added; None if no number is to be fixed, and none was that a recorded shape of an
+        argument still has as a symbol.
 
     Raises:
         Refusal: The node is refused with its numbers fixed, too. LoweringError likewise.
@@ -66,7 +67,7 @@ def attempt(context: Context, node: torch.fx.Node, lower: Callable[[torch.fx.Nod
         with context.symbols.fixed(chosen), _sizes_known(context, node):
             return Specialised(all_used_made(node, lower(node)), chosen)
 
-    if not numbers:
+    if not numbers and not _outdated(context, node):
         return None
     best = trial(numbers)
     for expr in numbers:
@@ -94,15 +95,27 @@ def _symbolic(node: torch.fx.Node) -> dict[Any, Any]:
     return {expr: number for expr, number in by_expr.items() if not expr.is_number}
 
 
+def _arguments(context: Context, node: torch.fx.Node) -> list[tuple[Tensor, tuple[Any, ...]]]:
+    """The tensors that a node takes, each with its sizes as far as they are fixed now."""
+    found = [(context.env.get(argument), argument.meta.get("val")) for argument in node.all_input_nodes]
+    return [
+        (tensor, tuple(context.symbols.dim(s) for s in value.shape))
+        for tensor, value in found
+        if isinstance(tensor, Tensor) and isinstance(value, torch.Tensor)
+    ]
+
+
+def _outdated(context: Context, node: torch.fx.Node) -> bool:
+    """Whether sizes of an argument were fixed for another node after its shape was recorded."""
+    return any(tensor.known_shape not in (None, sizes) for tensor, sizes in _arguments(context, node))
+
+
 @contextlib.contextmanager
 def _sizes_known(context: Context, node: torch.fx.Node) -> Iterator[None]:
     """Let the recorded shapes of the arguments say what is fixed."""
-    before: list[tuple[Tensor, Any]] = []
-    for argument in node.all_input_nodes:
-        tensor, value = context.env.get(argument), argument.meta.get("val")
-        if isinstance(tensor, Tensor) and isinstance(value, torch.Tensor):
-            before.append((tensor, tensor.known_shape))
-            tensor.record_shape(tuple(context.symbols.dim(s) for s in value.shape))
+    before = [(tensor, tensor.known_shape) for tensor, _ in _arguments(context, node)]
+    for tensor, sizes in _arguments(context, node):
+        tensor.record_shape(sizes)
     try:
         yield
     finally:

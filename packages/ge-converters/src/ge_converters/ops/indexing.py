@@ -242,6 +242,10 @@ def index_put(
     """Shapes: values broadcast to self[indices].
     Emits:  TensorMove, BroadcastTo, IndexPutV2; Transpose around it if the indexed dims are not adjacent.
     """
+    if accumulate and self.dtype == _D.DT_BOOL:
+        counts = shaped(cast(self, _D.DT_INT32), self)
+        added = cast(cast(values, _D.DT_BOOL), _D.DT_INT32)
+        return cast(index_put(counts, indices, added, True, meta_outputs=meta_outputs), _D.DT_BOOL)
     resolved = _resolved(indices)
     chosen = [d for d, i in enumerate(resolved) if i is not None]
     if not chosen:
@@ -269,6 +273,9 @@ def index_put(
 
 def scattered(self: Tensor, dim: int, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
     """``ScatterElements`` for any rank and type."""
+    if self.dtype == _D.DT_BOOL and reduction != "none":  # in a byte 256 true ones would sum to none
+        data, values = cast(self, _D.DT_INT32), cast(cast(updates, _D.DT_BOOL), _D.DT_INT32)
+        return cast(scattered(data, dim, index, values, reduction), _D.DT_BOOL)
     axis = dim % self.rank if self.rank else 0
     data, values = _at_least_1d(self), _at_least_1d(cast(updates, self.dtype))
     (data, values), back = carried("ScatterElements", data, values, moves=reduction == "none")
@@ -409,8 +416,8 @@ def scatter_reduce(
     Emits:  ScatterElements for sum, prod and mean; TensorScatterMax or TensorScatterMin with full coordinates.
     """
     if self.dtype == _D.DT_BOOL:
-        spec = TensorSpec(_D.DT_INT8, meta_outputs.size)
-        numbers = [shaped(cast(x, _D.DT_INT8), x) for x in (self, src)]
+        spec = TensorSpec(_D.DT_INT32, meta_outputs.size)  # in a byte 256 true ones would sum to none
+        numbers = [shaped(cast(x, _D.DT_INT32), x) for x in (self, src)]
         return cast(
             scatter_reduce(numbers[0], dim, index, numbers[1], reduce, include_self=include_self, meta_outputs=spec),
             _D.DT_BOOL,

@@ -143,23 +143,66 @@ def _mask(n: int, i: int) -> Tensor:
 
 
 def _factored(x: Tensor, meta: TensorSpec) -> tuple[Tensor, Tensor]:
-    """LU and pivots of a batch of square matrices."""
+    """LU and pivots of a batch of matrices."""
     sizes = _static(meta.size, "the matrix")
-    n = _bounded(sizes)
-    if sizes[-2] != n:
-        raise Refusal(f"matrices of {sizes[-2]} by {n}: more rows than columns; GE Lu takes square ones")
-    factors, rows = ge.Lu(x, output_idx_type=_D.DT_INT64)
-    rows.record_shape(tuple(sizes[:-1]))
-    places, pivots = ge.Const(np.arange(n, dtype=np.int64)), []
+    factors, rows = _exchanged(x, sizes)
+    pivots, left = _pivots(rows, sizes)
+    return _as_lapack(factors, rows, left, sizes)[0], pivots
+
+
+def _exchanged(x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Both factors as GE's operator gives them, and the row of the input that each of their rows comes from.
+
+    The operator takes square matrices. A matrix with more rows is factored beside columns that are orthogonal to its
+    own: no exchange of the first columns depends on those to their right, and what was regular stays regular.
+    """
+    rows, columns = sizes[-2:]
+    if columns == 0:
+        return x, broadcast(ge.Const(np.arange(rows, dtype=np.int64)), ints(sizes[:-1]))
+    if rows > columns:
+        start = ints([*[0] * (len(sizes) - 1), columns])
+        others = ge.Slice(ge.Qr(x, full_matrices=True)[0], start, ints([*sizes[:-1], rows - columns]))
+        x = ge.ConcatV2([x, others], len(sizes) - 1)
+    factors, order = ge.Lu(x, output_idx_type=_D.DT_INT64)
+    order.record_shape(tuple(sizes[:-1]))
+    if rows > columns:
+        factors = ge.Slice(factors, ints([0] * len(sizes)), ints(sizes))
+    factors.record_shape(tuple(sizes))
+    return factors, order
+
+
+def _as_lapack(factors: Tensor, rows: Tensor, left: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The factors and the order of their rows without the exchanges of the columns put beside a matrix.
+
+    Args:
+        factors: As GE's operator gives them.
+        rows: Likewise.
+        left: The order of the rows as the exchanges of the matrix' own columns leave it behind them.
+        sizes: Of the matrix.
+    """
+    count, batch = sizes[-1], sizes[:-2]
+    if count in (0, sizes[-2]):
+        return factors, rows
+    chosen = ge.Slice(rows, ints([0] * (len(batch) + 1)), ints([*batch, count]))
+    behind = ge.Slice(left, ints([*[0] * len(batch), count]), ints([*batch, sizes[-2] - count]))
+    order = ge.ConcatV2([chosen, behind], len(batch))
+    order.record_shape(rows.known_shape)
+    return _rows(factors, ge.GatherElements(_inverse(rows), order, dim=len(batch))), order
+
+
+def _pivots(rows: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """LAPACK's pivots from the order of the rows, and the order that these exchanges leave behind the last of them."""
+    count = _bounded(sizes)
+    places, pivots = ge.Const(np.arange(sizes[-2], dtype=np.int64)), []
     current = broadcast(places, ints(sizes[:-1]))
-    for i in range(n):
+    for i in range(count):
         wanted = ge.Equal(current, _lane(rows, i))
         at = ge.ReduceSum(ge.SelectV2(wanted, places, _long(0)), [-1], keep_dims=True)
         exchanged = ge.SelectV2(wanted, _lane(current, i), current)
-        current = ge.SelectV2(_mask(n, i), _long(-1), exchanged)  # this place is done
+        current = ge.SelectV2(_mask(sizes[-2], i), _long(-1), exchanged)  # this place is done
         pivots.append(ge.Add(at, _long(1)))
-    joined = ge.ConcatV2(pivots, len(sizes) - 2) if n else ge.Fill(ints(sizes[:-1]), _long(0))
-    return factors, cast(joined, _D.DT_INT32)
+    joined = ge.ConcatV2(pivots, len(sizes) - 2) if count else ge.Fill(ints([*sizes[:-2], 0]), _long(0))
+    return cast(joined, _D.DT_INT32), current
 
 
 def _bounded(sizes: Sequence[int]) -> int:
@@ -186,16 +229,21 @@ def _permutation(pivots: Tensor, sizes: Sequence[int], count: int) -> Tensor:
     return rows
 
 
-@declare_supported([Support(x).fixed_sizes() for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9), F32(value=_SINGULAR)]])
+@declare_supported(
+    [
+        Support(x).fixed_sizes()
+        for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9), F32(value=_SINGULAR), F32(7, 3), F64(2, 5, 4), F32(3, 0)]
+    ]
+)
 @register_fx_node_ge_converter(aten.linalg_lu_factor_ex.default, source="aten linalg_lu_factor_ex; GE Lu")
 def linalg_lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False, meta_outputs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LU factors in one matrix, pivots, and LAPACK's info.
 
-    Shapes: A [.., n, n]; a matrix with more columns is decomposed into this before.
-    Errors: Refusal without pivoting, and for matrices with more rows than columns.
-    Emits:  Lu, and five small operators a column for the pivots.
+    Shapes: A [.., m, n] with m >= n; a matrix with more columns is decomposed into this before.
+    Errors: Refusal without pivoting, for symbolic sizes and for more columns than are done.
+    Emits:  Lu, and five small operators a column for the pivots; Qr beside it for m > n.
     """
     _needs_pivot(pivot)
     factors, pivots = _factored(A, meta_outputs[0])
@@ -207,12 +255,20 @@ def _first_zero(factors: Tensor, sizes: Sequence[int]) -> Tensor:
     n = sizes[-1]
     if n == 0:
         return ge.Fill(ints(sizes[:-2]), ge.Const(0, dtype=_D.DT_INT32))
-    pivots = ge.MatrixDiagPart(factors)
+    pivots = ge.MatrixDiagPart(_square(factors, sizes))
     zero = ge.Equal(pivots, ge.ZerosLike(pivots))
     numbers = ge.Const(np.arange(1, n + 1, dtype=np.int32))
     none = ge.Const(n + 1, dtype=_D.DT_INT32)
     first = ge.ReduceMin(ge.SelectV2(zero, numbers, none), [-1], keep_dims=False)
     result: Tensor = ge.SelectV2(ge.Equal(first, none), ge.Const(0, dtype=_D.DT_INT32), first)
+    return result
+
+
+def _square(factors: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The first rows, as many as there are columns."""
+    if sizes[-2] == sizes[-1]:
+        return factors
+    result: Tensor = ge.Slice(factors, ints([0] * len(sizes)), ints([*sizes[:-2], sizes[-1], sizes[-1]]))
     return result
 
 
@@ -237,21 +293,29 @@ def _identity(x: Tensor) -> Tensor:
     return result
 
 
-@declare_supported([Support(x).fixed_sizes() for x in _SQUARE])
-@register_fx_node_ge_converter(aten.linalg_lu.default, source="aten linalg_lu; GE Lu, Tril, Triu, OneHot")
+@declare_supported([Support(x).fixed_sizes() for x in [*_SQUARE, F32(7, 3), F64(2, 5, 4), F32(3, 0)]])
+@register_fx_node_ge_converter(aten.linalg_lu.default, source="aten linalg_lu; GE Lu, Tril, Triu, Qr")
 def linalg_lu(A: Tensor, *, pivot: bool = True, meta_outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """P, L and U with A = P L U.
 
-    Errors: Refusal without pivoting, and for matrices that are not square.
-    Emits:  Lu, Tril, Triu; P from comparing the permutation with the row numbers.
+    Shapes: A [.., m, n] with m >= n; a matrix with more columns is decomposed into this before.
+    Errors: Refusal without pivoting, for symbolic sizes and, of m > n, for more columns than are done.
+    Emits:  Lu, Tril, Triu; P from comparing the permutation with the row numbers; for m > n Qr and what
+        ``linalg_lu_factor_ex`` needs for its pivots.
     """
     _needs_pivot(pivot)
     sizes = _static(A.known_shape or (None,), "the matrix")
-    if sizes[-1] != sizes[-2]:
-        raise Refusal(f"matrices of {sizes[-2]} by {sizes[-1]}: more rows than columns; GE Lu takes square ones")
-    factors, rows = ge.Lu(A, output_idx_type=_D.DT_INT64)
-    factors.record_shape(tuple(sizes))
-    return _permutation_matrix(rows, sizes[-1], A.dtype), _unit_lower(factors), ge.Triu(factors)
+    factors, rows = _exchanged(A, sizes)
+    if sizes[-2] != sizes[-1]:
+        factors, rows = _as_lapack(factors, rows, _pivots(rows, sizes)[1], sizes)
+    lower = ge.Add(ge.Tril(factors, diagonal=-1), _diagonal(A.dtype, *sizes[-2:]))
+    return _permutation_matrix(rows, sizes[-2], A.dtype), lower, ge.Triu(_square(factors, sizes))
+
+
+def _diagonal(dtype: DataType, rows: int, columns: int) -> Tensor:
+    """Ones on the diagonal of a matrix."""
+    ones = np.eye(rows, columns, dtype={_D.DT_FLOAT: np.float32, _D.DT_COMPLEX64: np.complex64}.get(dtype))
+    return ge.Const(ones.astype(np.complex128) if dtype == _D.DT_COMPLEX128 else ones)
 
 
 def _permutation_matrix(rows: Tensor, n: int, dtype: DataType) -> Tensor:
@@ -290,8 +354,7 @@ def lu_unpack(
     if unpack_data:
         start = ints([0] * len(sizes))
         lower = ge.Tril(ge.Slice(LU_data, start, ints([*sizes[:-1], least])), diagonal=-1)
-        ones = np.eye(rows, least, dtype={_D.DT_FLOAT: np.float32, _D.DT_COMPLEX64: np.complex64}.get(LU_data.dtype))
-        lower = ge.Add(lower, ge.Const(ones.astype(np.complex128) if LU_data.dtype == _D.DT_COMPLEX128 else ones))
+        lower = ge.Add(lower, _diagonal(LU_data.dtype, rows, least))
         upper = ge.Triu(ge.Slice(LU_data, start, ints([*sizes[:-2], least, columns])))
     return p, lower, upper
 
@@ -341,7 +404,7 @@ def _linalg_solve_ex(
     factors, pivots = _factors_if_any(A, meta_outputs[1])
     sizes = list(meta_outputs[0].size)
     shape_a, shape_b = A.known_shape or (), B.known_shape or ()
-    vector = B.rank == 1 or (A.rank - 1 == B.rank and tuple(shape_a[:-1]) == tuple(shape_b))
+    vector = len(sizes) == A.rank - 1  # the result of a matrix has the rank of A; sizes may be other symbols
     if vector:
         rhs = ge.Unsqueeze(B, axes=[-1])
         rhs.record_shape((*shape_b, 1))

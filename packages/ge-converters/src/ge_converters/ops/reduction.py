@@ -106,8 +106,10 @@ def accumulated(
     """Sum, mean or product over dims, all of them for None or an empty list.
 
     Dtypes: integers and bool give int64; ``dtype`` casts first.
-    Emits:  ReduceSum, ReduceMean or ReduceProd.
+    Emits:  ReduceSum, ReduceMean or ReduceProd; ReduceAny or ReduceAll for bool, whose sum would wrap in a byte.
     """
+    if meta_outputs.dtype == _D.DT_BOOL:
+        op = {"ReduceSum": "ReduceAny", "ReduceProd": "ReduceAll"}[op]
     return reduced(op, cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 

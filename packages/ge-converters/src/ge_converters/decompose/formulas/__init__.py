@@ -21,6 +21,7 @@ from ge_converters.decompose.formulas import (
     learned_quantization,
     made_numbers,
     matrices,
+    negative_numbers,
     orthogonal_polynomials,
     quantized,
     quotients,
@@ -45,7 +46,7 @@ _MODULES: Final = (
     view_gradients,
     windows,
 )
-_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, quotients)
+_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, negative_numbers, quotients)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

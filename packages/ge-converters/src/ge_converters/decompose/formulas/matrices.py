@@ -89,17 +89,26 @@ def _wide(A: Tensor) -> bool:
     Symbolic sizes are compared under a guard: those of a factorised matrix are fixed afterwards in any case.
     """
     rows, columns = A.shape[-2:]
-    return bool(rows > 0) and bool(rows < columns)
+    return bool(rows < columns)
+
+
+def _behind(p: Tensor, A: Tensor) -> Tensor:
+    """The columns behind the leading square, their rows in the order of its factors: moved, not multiplied."""
+    rows, columns = A.shape[-2:]
+    rest = A.narrow(-1, rows, columns - rows)
+    if rows == 0:
+        return rest
+    order = (p.real if p.is_complex() else p).argmax(-2)
+    return rest.gather(-2, order.unsqueeze(-1).expand(rest.shape))
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> Any:
     """P, L and U of wide matrices: U is continued by a triangular system."""
     if not _wide(A):
         return NotImplemented
-    rows, columns = A.shape[-2:]
+    rows = A.shape[-2]
     p, lower, upper = aten.linalg_lu(A.narrow(-1, 0, rows), pivot=pivot)
-    rest = p.mT @ A.narrow(-1, rows, columns - rows)
-    rest = torch.linalg.solve_triangular(lower, rest, upper=False, unitriangular=True)
+    rest = torch.linalg.solve_triangular(lower, _behind(p, A), upper=False, unitriangular=True)
     return p, lower, torch.cat([upper, rest], -1)
 
 
@@ -107,12 +116,11 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     """Both factors of wide matrices in one, and the pivots."""
     if not _wide(A):
         return NotImplemented
-    rows, columns = A.shape[-2:]
+    rows = A.shape[-2]
     factors, pivots, info = aten.linalg_lu_factor_ex(A.narrow(-1, 0, rows), pivot=pivot, check_errors=check_errors)
     p, _, _ = aten.lu_unpack(factors, pivots, False, True)
-    rest = p.mT @ A.narrow(-1, rows, columns - rows)
-    rest = torch.linalg.solve_triangular(factors, rest, upper=False, unitriangular=True)
-    return torch.cat([factors, rest], -1), pivots, info
+    rest = torch.linalg.solve_triangular(factors, _behind(p, A), upper=False, unitriangular=True)
+    return torch.cat([factors.mT, rest.mT], -2).mT, pivots, info  # column by column in memory, as LAPACK leaves them
 
 
 def gcd(self: Tensor, other: Tensor) -> Any:
