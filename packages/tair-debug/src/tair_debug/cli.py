@@ -57,9 +57,9 @@ TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
 EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
-# A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds an
-# eighth of its time goes into looking for some.
-_COLLECT: Final = (100_000, 50, 100)
+# A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds a
+# fifth of its time goes into looking for some. What it leaves between two looks is about ten megabytes.
+_COLLECT: Final = (1_000_000, 50, 100)
 _COMPILED: Final = "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"  # torch looks once more after each graph
 F = TypeVar("F", bound=Callable[..., int])
 
