@@ -363,6 +363,10 @@ def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What tair minify wrote.")],
     detail: Detail,
     engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="Call this factory first, which registers converters."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run the program of a file that tair minify wrote, eager beside its GE graph.
@@ -371,6 +375,8 @@ def replay(
     """
     from tair_debug import ask
 
+    if after is not None:
+        Asked().subject(after)
     return show(ask.compare_of(Asked().subject(f"{file}:make", real=True), engine=engine), detail, as_json)
 
 
