@@ -611,7 +611,9 @@ def test_command_without_a_function_that_cuts(tmp_path, capsys):
     file = tmp_path / "model.py"
     file.write_text(MODEL)
     assert command.main([f"{file}:make", "--mesh", "tp=2", "--shard", "absent"]) == 2
-    assert "GE1043" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no function absent to cut its model" in said
+    assert "give --shard FUNCTION" in said
 
 
 def test_what_users_code_raises(tmp_path, capsys):

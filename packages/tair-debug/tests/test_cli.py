@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from ge_converters.base import torch_compat
 from ge_converters.lowering.graph_lowering import GraphLowering
+from ge_converters.registry import REGISTRY
 from ge_graph import txt
 from tair_debug.cli import app
 
@@ -440,3 +441,27 @@ def test_a_command_loads_no_inductor_and_looks_for_garbage_seldom(tmp_path):
     (tmp_path / "models.py").write_text(MODELS)
     done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_replay_calls_what_registers_converters_first(tair, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom ge_graph import ops\nfrom ge_converters import register_fx_node_ge_converter\n\n"
+        "def make():\n"
+        "    @register_fx_node_ge_converter(torch.ops.aten.asinh.default)\n"
+        "    def wrong(self, *, meta_outputs=None):\n"
+        "        return ops.Tanh(self)\n"
+        "    return torch.asinh, torch.full((4,), 2.0)\n"
+    )
+    (tmp_path / "small.py").write_text(
+        "import torch\n\ndef make():\n    return torch.asinh, (torch.full((4,), 2.0),)\n"
+    )
+    try:
+        assert tair("replay", "small.py", "-q") == (0, "all within tolerance\n")
+        code, output = tair("replay", "small.py", "--after", "own.py:make")
+        assert code == 1
+        assert "Tanh (Tanh)" in output
+        code, output = tair("replay", "small.py", "--after", "own.py:absent")
+        assert (code, "GE1043" in output) == (2, True)
+    finally:
+        REGISTRY.unregister(torch.ops.aten.asinh.default)

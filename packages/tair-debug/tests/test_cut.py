@@ -52,7 +52,7 @@ def test_the_rest_is_compared_with_eagers_values(fn, calls):
     assert result.first is None
     assert result.totals
     assert all(r.measure.ok for r in result.totals)
-    assert str(result).startswith(f"not all was compared, the rest is within tolerance: {len(calls)} calls cannot be")
+    assert str(result).startswith(f"not all was compared, the rest is within tolerance: {len(calls)} call")
 
 
 def test_a_fault_beside_a_refused_call_is_found():

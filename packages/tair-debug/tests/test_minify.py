@@ -74,6 +74,7 @@ def test_a_wrong_number(override, tmp_path):
     assert [tuple(a.shape) for a in result.program.args] == [(1, 1)]
     assert not result.valued
     minify.write(result, tmp_path)
+    assert "the converters of aten.sigmoid.default are yours" in str(result)
     (path,) = result.written
     text = path.read_text()
     assert "private" not in text

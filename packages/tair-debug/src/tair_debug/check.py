@@ -12,7 +12,7 @@ from ge_graph.command_line import told
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
 from tair_debug.stops import Stops
-from tair_debug.terminal import Answer, Detail, sentence, table
+from tair_debug.terminal import Answer, Detail, place, sentence, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -210,8 +210,10 @@ class Checks(Answer):
             yield sentence(f"facts: {self.origin}")
             yield from self.stops.parts(self.graphs)
         if self.refused:
-            yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
-            yield from (sentence(f"  {line(str(call))}") for call in self.refused)
+            from tair_debug.cut import listed, number
+
+            yield sentence(", left out here:", number(self.refused), "red")
+            yield from (sentence(f"  {line(text)}") for text in listed(self.refused))
         for report in self.reports:
             yield sentence("", report.headline(told), "green" if report.ok else "red")
             if detail.quiet or not self.named:
@@ -249,9 +251,9 @@ def examine(graphs: Iterable[Graph], oracle: Oracle, choices: Sequence[Choice] =
             )
             row.nodes.append(finding.node)
             row.graphs.append(graph.name)
-            place = _place(finding)
-            if place and place not in row.places:
-                row.places.append(place)
+            where = _place(finding)
+            if where and where not in row.places:
+                row.places.append(where)
     order = list(WORDS)
     return CheckReport(
         oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state)), choices
@@ -291,7 +293,7 @@ def to_table(report: CheckReport, *, every: bool, weak: bool = False, sources: b
         v = row.verdict
         verdict = ", ".join(map(told, words(v).split(", ", 1)))
         first = (verdict, row.op, str(len(row.nodes)), row.types)
-        where = "\n".join(map(line, places or row.nodes[:1]))
+        where = "\n".join(line(place(p)) for p in places or row.nodes[:1])
         said = "\n".join(line(told(s)) for s in v.sources[:_SHOWN_PLACES])
         cells.append([*map(line, first), where, line(told(v.reason)), line(told(v.advice)), said])
     head = ("verdict", "operator", "number", "types", "your line", "why", "instead", "says who")

@@ -57,9 +57,9 @@ TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
 EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
-# A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds an
-# eighth of its time goes into looking for some.
-_COLLECT: Final = (100_000, 50, 100)
+# A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds a
+# fifth of its time goes into looking for some. What it leaves between two looks is about ten megabytes.
+_COLLECT: Final = (1_000_000, 50, 100)
 _COMPILED: Final = "TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"  # torch looks once more after each graph
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -363,6 +363,10 @@ def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What tair minify wrote.")],
     detail: Detail,
     engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FUNCTION", help="Call this factory first, which registers converters."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run the program of a file that tair minify wrote, eager beside its GE graph.
@@ -371,6 +375,8 @@ def replay(
     """
     from tair_debug import ask
 
+    if after is not None:
+        Asked().subject(after)
     return show(ask.compare_of(Asked().subject(f"{file}:make", real=True), engine=engine), detail, as_json)
 
 

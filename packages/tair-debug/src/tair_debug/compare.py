@@ -28,12 +28,12 @@ from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
-from tair_debug.cut import Cut, RefusedCall, cut
+from tair_debug.cut import Cut, RefusedCall, cut, listed, number
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
 from tair_debug.stepwise import Call, Stepwise, Wanted
-from tair_debug.terminal import Answer, Detail, sentence, table
+from tair_debug.terminal import Answer, Detail, place, sentence, table
 from tair_debug.tracing import Layered, capture_layers, run_with, traceable
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ class Comparison(Answer):
         yield self._verdict(bad)
         if detail.quiet:
             return
-        for call in self.refused:
-            yield sentence(escape.line(f"  {call}"))
+        yield from (sentence(escape.line(f"  {text}")) for text in listed(self.refused))
         for r in bad:
-            yield sentence(f"  {escape.line(f'{told(r.graph)}, {r.node}')}: {told(r.numbers())}")
+            result = told(f"result {r.output}")
+            yield sentence(f"  {escape.line(f'{told(r.graph)}, {result}')}: {told(r.numbers())}")
         if row is not None:
             yield from self._first(row)
         worst = max((r.measure.max_rel for r in self.rows if not r.random), default=0.0)
@@ -172,7 +172,7 @@ class Comparison(Answer):
             yield sentence(f"report: {self.report}")
 
     def _verdict(self, bad: Sequence[ComparisonRow]) -> Text:
-        calls = f"{len(self.refused)} calls cannot be converted"
+        calls = number(self.refused)
         if self.ok:
             return sentence("", "all within tolerance", "green")
         if self.first is None and not bad:
@@ -188,17 +188,18 @@ class Comparison(Answer):
         return sentence(also, "an operator is out of tolerance", "red")
 
     def _first(self, row: ComparisonRow) -> Iterator[Text]:
-        place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
-        yield sentence(escape.line(place), "first out of tolerance:", "red")
+        what = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
+        yield sentence(escape.line(what), "first out of tolerance:", "red")
         yield sentence(f"  {told(row.numbers())}")
         if row.inside:
             yield sentence(escape.line(f"  inside:  {row.inside}"))
         yield sentence(escape.line(f"  FX node: {row.fx} = {row.target}"))
         if row.source:
-            yield sentence(f"  source:  {escape.line(row.source)}\n           {escape.line(row.code)}")
+            yield sentence(f"  source:  {escape.line(place(row.source))}\n           {escape.line(row.code)}")
         for path in self.saved:
             yield sentence(f"  saved:   {path}")
-        yield sentence(f"  {sum(r.wrong for r in self.rows)} values are out of tolerance in all")
+        if (count := sum(r.wrong for r in self.rows)) > 1:
+            yield sentence(f"  {count} values are out of tolerance in all")
         yield sentence("  tair minify, with the same model and options, makes a file of the few operators that show it")
 
     def records(self) -> list[dict[str, Any]]:
@@ -244,7 +245,7 @@ def _table(rows: Sequence[ComparisonRow]) -> Table:
     for row in rows:
         m = row.measure
         numbers = (f"{m.max_abs:.2e}", f"{m.max_rel:.2e}", str(m.bad))
-        cells.append([*map(escape.line, (row.node, row.op, row.fx)), *numbers, escape.line(row.source)])
+        cells.append([*map(escape.line, (row.node, row.op, row.fx)), *numbers, escape.line(place(row.source))])
     return table(head, cells)
 
 

@@ -12,9 +12,10 @@ import torch
 
 from ge_converters.base.provenance import user_frame
 from ge_converters.base.torch_compat import real_values
+from ge_graph.command_line import told
 from tair_debug.fx_summary import problems, target_text
 from tair_debug.stepwise import Stepwise, Wanted
-from tair_debug.terminal import reason
+from tair_debug.terminal import place, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,28 @@ class RefusedCall:
     source: str
     code: str
 
-    def __str__(self) -> str:
-        place = f" ({self.source}: {self.code})" if self.source else ""
-        return f"{self.name} = {self.target}{place}: {reason(self.reason)}"
+    @property
+    def text(self) -> str:
+        """What is the same for equal calls: operator, line and reason, in the reader's language."""
+        where = f" ({place(self.source)}: {self.code})" if self.source else ""
+        return f"{self.target}{where}: {reason(self.reason)}"
 
     def as_dict(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def number(calls: Sequence[RefusedCall]) -> str:
+    """How many calls are refused, in the reader's language."""
+    count = len(calls)
+    return told("1 call cannot be converted") if count == 1 else told(f"{count} calls cannot be converted")
+
+
+def listed(calls: Sequence[RefusedCall]) -> list[str]:
+    """A line for each kind of refused calls: by name if it is one, by number if they are several."""
+    names: dict[str, list[str]] = {}
+    for call in calls:
+        names.setdefault(call.text, []).append(call.name)
+    return [f"{each[0]} = {text}" if len(each) == 1 else f"{len(each)} x {text}" for text, each in names.items()]
 
 
 @dataclass(frozen=True, slots=True)

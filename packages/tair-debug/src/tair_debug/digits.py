@@ -23,7 +23,7 @@ from ge_graph import escape
 from ge_graph.errors import ConfigError
 from tair_debug.measure import DEFAULTS
 from tair_debug.models import Subject
-from tair_debug.terminal import Answer, Detail, sentence
+from tair_debug.terminal import Answer, Detail, place, sentence
 from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class Digits(Answer):
             return
         if self.first is None:
             yield sentence(f"no rounding of {self.chip} changes a result ({self.rounded} operators round)")
-        for place, cost in enumerate(self.costs if detail.every else self.costs[:_SHOWN]):
+        for at, cost in enumerate(self.costs if detail.every else self.costs[:_SHOWN]):
             if not cost.moved:
                 break
-            lead = "costs most:" if not place else "next:"
+            lead = "costs most:" if not at else "next:"
             said = f" {cost.node} ({cost.op}), {cost.graph}: {cost.moved:.1e} by itself, {cost.rounds}"
-            yield sentence(escape.line(said), lead, "red" if not place and not self.ok else "")
+            yield sentence(escape.line(said), lead, "red" if not at and not self.ok else "")
             if cost.source:
-                yield sentence(escape.line(f"  {cost.source}: {cost.code}"))
+                yield sentence(escape.line(f"  {place(cost.source)}: {cost.code}"))
         if self.untried:
             yield sentence(f"{self.untried} of {self.rounded} operators that round were looked at in groups only")
         for text in self.notes:

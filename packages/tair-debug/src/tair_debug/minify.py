@@ -20,6 +20,7 @@ import torch
 
 from ge_converters.base.torch_compat import propagate_fakes, real_values
 from ge_converters.base.torch_traces import failing_in_silence
+from ge_converters.registry import REGISTRY
 from ge_graph import escape
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError, on_purpose
@@ -115,6 +116,14 @@ class Minified(Answer):
             yield sentence(f"written: {path}")
         if self.written:
             yield sentence(f"run it: tair replay {self.written[0]}")
+        own = ", ".join(
+            sorted({target_text(n.target) for n in self.program.calls if REGISTRY.layer(n.target) == "user"})
+        )
+        if own:
+            yield sentence(
+                f"the converters of {own} are yours, and no file holds them: tair replay --after FILE.py:FUNCTION "
+                "calls what registers them first, such as the factory of the model"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         fault = self.fault and {"kind": self.fault.kind, "what": self.fault.what, "said": self.fault.said}

@@ -14,7 +14,7 @@ from ge_graph.cost import Memory, MemoryPlan, Shapes, Work, chips, measured, tim
 from ge_graph.cost.memory import aligned
 from ge_graph.cost.network import NONE as NO_TRAFFIC
 from ge_graph.kernels import Oracle
-from tair_debug.terminal import table
+from tair_debug.terminal import place, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -502,7 +502,7 @@ def to_table(plan: Plan, by: str, most: int = 15) -> Table:
     whole = sum(g.estimate for g in rows) or math.inf
     cells = [
         [
-            escape.line(g.name or "(no module)"),
+            escape.line((place(g.name) if by == "line" else g.name) or "(no module)"),
             ", ".join(sorted(g.units)),
             str(g.nodes),
             number_text(g.flops),

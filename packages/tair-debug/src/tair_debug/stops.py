@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ge_graph import escape
 from ge_graph.command_line import told
-from tair_debug.terminal import sentence
+from tair_debug.terminal import place, sentence
 
 if TYPE_CHECKING:
     from tair_debug.terminal import Part
@@ -67,8 +67,8 @@ class Stops:
         """For people: why a model is so many graphs, and what to write instead."""
         if self.breaks:
             yield sentence(f"{graphs} graphs: torch.compile stops at", style="yellow")
-        for place in self.breaks:
-            yield from _place(place.source, place.code, escape.line(told(place.reason)), place.hints)
+        for stop in self.breaks:
+            yield from _place(stop.source, stop.code, escape.line(told(stop.reason)), stop.hints)
         if self.recompilations:
             yield sentence("torch.compile compiles again at", style="yellow")
         for again in self.recompilations:
@@ -84,7 +84,7 @@ class Stops:
 
 
 def _place(source: str, code: str, reason: str, hints: Sequence[str]) -> Iterator[Part]:
-    where = escape.line(f"{source or told('a place without source line')}: {code}")
+    where = escape.line(f"{place(source) or told('a place without source line')}: {code}")
     yield sentence(f"  {where}\n    {reason}")
     for hint in hints:
         yield sentence(f"    instead: {escape.line(told(hint))}")

@@ -13,7 +13,7 @@ from ge_graph.command_line import told
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
 from tair_debug.stops import Stops
-from tair_debug.terminal import REFUSED, Answer, Detail, reason, sentence, shown, table
+from tair_debug.terminal import REFUSED, Answer, Detail, place, reason, sentence, shown, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,7 +108,14 @@ def to_table(rows: Sequence[TargetRow], sources: bool = False) -> Table:
         support = shown(ENGLISH[row.status], _STYLES[row.status][0])
         frequent, why = row.inputs.most_common(1)[0][0], _lines(row.reasons, 2, reason)
         cells.append(
-            [row.target, support, str(row.calls), frequent, why, _lines(row.sources, 1) if why or sources else ""]
+            [
+                row.target,
+                support,
+                str(row.calls),
+                frequent,
+                why,
+                _lines(row.sources, 1, place) if why or sources else "",
+            ]
         )
     columns = ("target", "support", "calls", "most frequent call", "reason", "source")
     return table(columns, cells)

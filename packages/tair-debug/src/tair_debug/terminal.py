@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +27,7 @@ _WIDTH: Final = 160  # of a file, a pipe or a notebook, which have none of their
 _SILENCE: Final = 2.0  # seconds of work before a person is told what goes on
 _TEXTS: Final = "tair"  # of the commands, in the table of translations
 REFUSED: Final = "GE2001"
+_INSTALLED: Final = re.compile(r"^[^:]*\b(?:site|dist)-packages/")
 _PLAIN: Final = '<pre style="white-space: pre; overflow-x: auto; line-height: 1.3">{code}</pre>'
 
 
@@ -92,22 +95,81 @@ def console(*, errors: bool = False) -> Console:
     from rich.console import Console
 
     made = Console(stderr=errors, highlight=False, emoji=False)
-    if not made.is_terminal:
+    if not made.is_terminal and not os.environ.get("COLUMNS"):
         made.width = _WIDTH
     return made
 
 
 def put(parts: Iterable[Part], out: Console) -> None:
-    """Print the parts of an answer: lines as long as they are, tables as wide as the terminal."""
+    """Print the parts of an answer: lines as long as they are, tables as wide as the terminal.
+
+    A table whose words would be broken loses the space around its cells; if that is not enough, it is printed as blocks
+    of lines, one for each row.
+    """
     from rich.text import Text
 
     for part in parts:
-        out.print(part, soft_wrap=isinstance(part, Text))
+        if isinstance(part, Text):
+            out.print(part, soft_wrap=True)
+            continue
+        for padding in (part.padding, 0):
+            part.padding = padding
+            if _fitted(part, out):
+                out.print(part)
+                break
+        else:
+            put(_blocks(part), out)
+
+
+def _fitted(made: Table, out: Console) -> bool:
+    """Give each column of a table at least the width of its longest word; false where the terminal is too narrow."""
+    from rich.cells import cell_len
+
+    if out.width >= _WIDTH:
+        return True
+    widths = []
+    for column in made.columns:
+        texts = [str(cell) for cell in (column.header, *column.cells)]
+        least, most = (max(map(cell_len, [p for t in texts for p in t.split(by)]), default=1) for by in (None, "\n"))
+        widths.append((most - least, least, column))
+    spare = out.width - len(widths) * (1 + sum(made.padding[1::2])) - 1 - sum(least for _, least, _ in widths)
+    if spare < 0:
+        return False
+    for at, (more, least, column) in enumerate(sorted(widths, key=lambda w: w[0])):  # who wants little is served first
+        column.width = least + min(more, spare // (len(widths) - at))
+        spare -= column.width - least
+    return True
+
+
+def _blocks(whole: Table) -> Iterator[Text]:
+    """The rows of a table below each other, a line for each cell that is not empty."""
+    from rich.text import Text
+
+    for title in (whole.title, whole.caption):
+        if title:
+            yield Text.assemble(title)
+    columns = [(str(column.header), list(column.cells)) for column in whole.columns]
+    for row in zip(*(cells for _, cells in columns)):
+        for (name, _), cell in zip(columns, row):
+            for text in (line for line in cell.split() if line):
+                yield Text.assemble((f"{name}: ", "bold"), text)
+        yield Text()
 
 
 def reason(text: str) -> str:
     """Why a call is refused, in the reader's language."""
     return messages.said(REFUSED, text)
+
+
+def place(source: str) -> str:
+    """A line of a program, ``/home/me/net/model.py:12 in forward``, as people see it: ``net/model.py:12 in forward``.
+
+    Files in the working folder are named from there, those of installed packages as they are imported.
+    """
+    with contextlib.suppress(OSError):  # somebody may have removed the working folder
+        here = os.path.join(os.getcwd(), "")
+        source = source.removeprefix(here) if len(here) > 1 else source
+    return _INSTALLED.sub("", source)
 
 
 def sentence(text: str, lead: str = "", style: str = "") -> Text:

@@ -61,8 +61,13 @@ def _installed(name: str) -> Iterator[Path]:
 
 def _where() -> list[str]:
     folders = [p for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
-    listed = ", ".join(f"{p}{'' if Path(p).is_dir() else ' (no such folder)'}" for p in folders)
-    return [f"looked in LD_LIBRARY_PATH ({listed or 'empty'}) and the system's library folders"]
+    if not folders:
+        return ["looked in the system's library folders, LD_LIBRARY_PATH is empty"]
+    listed, absent = ", ".join(folders), ", ".join(p for p in folders if not Path(p).is_dir())
+    return [
+        f"looked in LD_LIBRARY_PATH ({listed}) and the system's library folders",
+        *([f"of LD_LIBRARY_PATH there is no {absent}"] if absent else []),
+    ]
 
 
 def _environment() -> list[str]:

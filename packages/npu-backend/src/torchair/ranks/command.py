@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     more["loss"] = named(given.loss) if given.loss else None
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
-    shard = named(given.shard)
+    shard = _shard(given, named)
     try:
         made = programs.program_of(factory())
     except GeError:
@@ -121,6 +121,20 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     inputs = [args for args, _ in made.steps]
     kwargs = made.steps[0][1] if made.steps else None
     return check_ranks(made.model, inputs or (), kwargs, shard=shard, **more)
+
+
+def _shard(given: argparse.Namespace, named: Callable[[str], Any]) -> Any:
+    try:
+        return named(given.shard)
+    except GeError as error:
+        if error.where:  # the file itself raised
+            raise
+        model, shard = escape.line(given.model, 200), escape.line(given.shard, 200)
+        raise bad(
+            f"{model} takes no mesh, and there is no function {shard} to cut its model",
+            "give --shard FUNCTION or --shard FILE.py:FUNCTION, which cuts the model for a rank; or write a factory "
+            "that takes the mesh and returns the model of the rank that calls it",
+        ) from error
 
 
 def _page(given: argparse.Namespace, found: RanksReport) -> list[str]:
