@@ -13,6 +13,7 @@ from torchair.names import door
 from torchair.npu_fx_compiler import (
     _CompiledFxArtifacts,
     _CompiledFxGraph,
+    _NpuGraphConverter,
     _optimize_fx,
     _unpack_meta,
     _unpack_meta_list,
@@ -22,6 +23,7 @@ __all__ = [
     "_CompiledFxArtifacts",
     "_CompiledFxGraph",
     "_NpuFxCompiler",
+    "_NpuGraphConverter",
     "_optimize_fx",
     "_unpack_meta",
     "_unpack_meta_list",
