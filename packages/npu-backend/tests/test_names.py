@@ -31,6 +31,7 @@ PATHS = {
         "_CompiledFxArtifacts",
         "_CompiledFxGraph",
         "_NpuFxCompiler",
+        "_NpuGraphConverter",
         "_optimize_fx",
         "_unpack_meta_list",
     ],

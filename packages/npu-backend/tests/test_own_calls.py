@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._functorch.aot_autograd import aot_module_simplified
 
 import torchair
 from ge_converters.registry import REGISTRY
@@ -93,6 +94,16 @@ def test_the_users_implementation_computes(ops: Any, dtype: torch.dtype, dynamic
     torch.testing.assert_close(got, fn(x, y))
 
 
+def test_one_tensor_given_several_times(ops: Any) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return ops.blend(x, x), ops.blend(y, x, x), ops.blend(x, x, x)
+
+    x, y = torch.rand(3, 4), torch.rand(3, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(_compiled(fn)(x.clone(), y), fn(x.clone(), y))
+
+
 def test_what_the_operator_writes_reaches_the_callers_tensor(ops: Any) -> None:
     def fn(total: torch.Tensor, x: torch.Tensor) -> Any:
         y = ops.update(total, x)
@@ -115,6 +126,40 @@ def test_a_kernel_wins_and_says_nothing(ops: Any) -> None:
     finally:
         registry.unregister("OwnScale")
     assert got.tolist() == [102.0, 102.0]
+
+
+def _notices(backends: list[Any], calls: list[Any]) -> list[str]:
+    """What is told of own operators while each call is compiled by each backend, forward and backward."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for backend in backends:
+            for call in calls:
+                torch._dynamo.reset()
+                torch.compile(call, backend=backend)(torch.ones(2), torch.ones(2))
+    return [str(w.message).split()[0] for w in caught if "the CPU implementation of own." in str(w.message)]
+
+
+def test_one_notice_for_all_graphs_of_a_backend(ops: Any) -> None:
+    def broken(x: torch.Tensor, y: torch.Tensor) -> Any:
+        a = ops.scale(x, 2.0)
+        torch._dynamo.graph_break()
+        return ops.scale(ops.scale(a, 3.0), 4.0)
+
+    def branches(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda v: ops.scale(v, 2.0), lambda v: ops.blend(v, v)[0], (x,))
+
+    calls = [broken, lambda x, y: ops.scale(x, 5.0), lambda x, y: ops.blend(x, y), branches]
+    assert _notices([torchair.get_npu_backend()], calls) == ["OwnScale", "OwnBlend"]
+    assert _notices([torchair.get_npu_backend(), torchair.get_npu_backend()], calls) == ["OwnScale", "OwnBlend"] * 2
+
+
+def test_one_notice_of_a_compiler_of_ones_own(ops: Any) -> None:
+    def backend(gm: Any, inputs: Any) -> Any:
+        return aot_module_simplified(gm, inputs, fw_compiler=compiler)
+
+    compiler = torchair.get_compiler()
+    calls = [lambda x, y: ops.scale(x, 5.0), lambda x, y: ops.scale(y, 6.0) + x]
+    assert _notices([backend], calls) == ["OwnScale"]
 
 
 def test_without_a_cpu_implementation_it_is_refused(ops: Any) -> None:

@@ -293,3 +293,21 @@ def test_what_the_fused_operator_is_not_told_is_not_fused(npu_ops, recording, fn
 def test_without_torch_npu_there_are_no_such_rules(recording):
     targets(recording, lambda x: x + 1, torch.ones(2))
     assert patterns.RULES.matcher is None
+
+
+def test_nothing_is_computed_when_a_rule_is_registered(recording):
+    """An operator that a host cannot run may stand in a rule: it needs its fake kernel alone."""
+
+    @torch.library.custom_op("patterns::elsewhere", mutates_args=(), device_types="cuda")
+    def elsewhere(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("called")
+
+    elsewhere.register_fake(lambda x, y: torch.empty_like(x))
+    ops = torch.ops.patterns
+    torchair.register_replacement(search, lambda x, y: ops.elsewhere(x, y), two(), extra_check=lambda match: False)
+    found = targets(recording, search, *two(4, 4))
+    assert any("relu" in t for t in found)
+    torchair.register_replacement(lambda x, y: ops.elsewhere(x, y).sin(), lambda x, y: search(x, y).sin(), two())
+    with torch._subclasses.FakeTensorMode():  # examples without data already, as torch_npu's own tests give them
+        torchair.register_replacement(lambda x, y: (x - y).relu(), lambda x, y: (y - x).neg().relu(), two())
+    assert len(patterns.RULES.registered) == 3

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ge_graph import schema
@@ -96,6 +96,8 @@ class OwnCall:
         args: Its arguments, ``Given`` in the place of tensors.
         keywords: Those by name.
         written: Positions of operands that the function writes.
+        told: Operator types of which an engine has said that such a call computes them; one set for all graphs of
+            a backend, so that each is said once.
     """
 
     node_op: str
@@ -103,6 +105,7 @@ class OwnCall:
     args: tuple[Any, ...]
     keywords: Mapping[str, Any]
     written: tuple[int, ...] = ()
+    told: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

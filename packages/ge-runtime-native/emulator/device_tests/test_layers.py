@@ -486,3 +486,18 @@ def test_elsewhere(code: str, settings: dict[str, str]):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("mask", [[True, False], [True, True]])
+def test_a_quantisation_that_is_left_out(mask):
+    """Its place has another size; what is asked for is the largest of each row at 127."""
+    torch.manual_seed(0)
+    x, y, gamma = (torch.randn(*size, dtype=torch.float16) for size in ((3, 8), (3, 8), (8,)))
+    got = torch.ops.npu.npu_add_rms_norm_dynamic_quant(x.npu(), y.npu(), gamma.npu(), epsilon=1e-5, output_mask=mask)
+    total = (x + y).float()
+    normed = total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-5) * gamma.float()
+    scale = normed.abs().amax(-1) / 127
+    torch.testing.assert_close(got[2].cpu(), x + y)
+    for quantised, scales in [(got[0], got[3]), (got[1], got[4])][: sum(mask)]:
+        torch.testing.assert_close(scales.cpu(), scale, rtol=2e-3, atol=1e-5)
+        assert int((quantised.cpu() - (normed / scale[:, None]).round()).abs().max()) <= 1

@@ -102,12 +102,17 @@ def test_what_is_written_may_be_a_view(mode: str, ops: Any) -> None:
         _same(call, mode, torch.zeros(3, 4), torch.randn(4))
 
 
-def test_one_notice_of_a_graph_for_an_operator_without_kernel(ops: Any) -> None:
-    compiled = _compiled(lambda total, x: ops.update(total, x), "max-autotune")
+def test_one_notice_of_a_backend_for_an_operator_without_kernel(ops: Any) -> None:
+    def call(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return ops.update(total, x)
+
+    backend = torchair.get_npu_backend()
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            compiled(torch.zeros(2, 3).npu(), torch.ones(2, 3).npu())
+        warnings.simplefilter("always")
+        for size in (3, 4):  # a graph of its own each
+            compiled = torch.compile(call, backend=backend, fullgraph=True, dynamic=False)
+            for _ in range(3):
+                compiled(torch.zeros(2, size).npu(), torch.ones(2, size).npu())
     notices = [str(w.message) for w in caught if "mine" in str(w.message)]
     assert len(notices) == 1, notices
 

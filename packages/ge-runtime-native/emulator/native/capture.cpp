@@ -72,13 +72,19 @@ std::shared_ptr<Recording> recording_of(const std::shared_ptr<Stream>& stream) {
   return std::static_pointer_cast<Recording>(stream->recorder());  // nothing else records
 }
 
+// Modes of captures and of threads: what a capture forbids to any thread, to its own, to none.
+enum : int { kGlobal, kThreadLocal, kRelaxed };
+thread_local int thread_mode = kGlobal;
+
 aclError refuse_in_capture(const char* call, const std::shared_ptr<Stream>& stream) {
   std::shared_ptr<Recording> hit = stream == nullptr ? nullptr : recording_of(stream);
-  if (stream == nullptr) {
+  if (stream == nullptr && thread_mode != kRelaxed) {
     auto& b = book();
     std::lock_guard<std::mutex> lock(b.mutex);
-    for (auto& open : b.open)  // mode 0: any thread; 1: the capturing thread; 2: never
-      if (open->mode == 0 || (open->mode == 1 && open->thread == std::this_thread::get_id())) hit = open;
+    for (auto& open : b.open) {  // of the capture and of the thread that calls, whichever forbids less counts
+      const bool own = open->thread == std::this_thread::get_id();
+      if (open->mode != kRelaxed && (own || (open->mode == kGlobal && thread_mode == kGlobal))) hit = open;
+    }
   }
   if (hit == nullptr) return acl::kOk;
   std::lock_guard<std::mutex> lock(hit->mutex);
@@ -278,8 +284,7 @@ EMU_API aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream handle) {
 }
 
 EMU_API aclError aclmdlRICaptureThreadExchangeMode(int* mode) {
-  static thread_local int current = 0;
   if (mode == nullptr || *mode < 0 || *mode > 2) return fail(acl::kRtParam, "aclmdlRICaptureThreadExchangeMode");
-  std::swap(current, *mode);
+  std::swap(emu::thread_mode, *mode);
   return acl::kOk;
 }

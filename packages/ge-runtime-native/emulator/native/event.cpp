@@ -4,9 +4,11 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "bridge.h"
 #include "capture.h"
+#include "memory.h"
 #include "state.h"
 #include "stream.h"
 
@@ -43,8 +45,29 @@ struct Mark {
 
 constexpr uint32_t kExternal = 0x20;
 
+constexpr auto kPatience = std::chrono::seconds(120);  // for what others are to do; a device would wait for ever
+
+// What a captured graph and streams outside it tell each other by an external event: a record opens the gate, a reset
+// shuts it, and a wait in the graph lets a replay on when it is open, which may be after the replay was launched.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable moved;
+  bool open = false;
+
+  void set(bool to) {
+    std::lock_guard<std::mutex> lock(mutex);
+    open = to;
+    moved.notify_all();
+  }
+  bool wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    return moved.wait_for(lock, kPatience, [this] { return open; });
+  }
+};
+
 struct Event {
   uint32_t flags = 0;
+  std::shared_ptr<Gate> gate;  // of an external event
   std::mutex mutex;
   std::shared_ptr<Mark> mark;
 
@@ -57,6 +80,16 @@ struct Event {
     mark = std::move(fresh);
   }
 };
+
+// The conditions of aclrtValueWait by number: at least (in a circle), equal, a bit in common, not all bits between them.
+bool holds(uint64_t found, uint64_t value, uint32_t flag) {
+  switch (flag) {
+    case 0: return static_cast<int64_t>(found - value) >= 0;
+    case 1: return found == value;
+    case 2: return (found & value) != 0;
+    default: return ~(found | value) != 0;
+  }
+}
 
 Event* event_of(aclrtEvent handle) { return static_cast<Event*>(handle); }
 
@@ -72,6 +105,7 @@ EMU_API aclError aclrtCreateEventExWithFlag(aclrtEvent* made, uint32_t flag) {
   if (aclError code = emu::need_context("aclrtCreateEvent")) return code;
   auto* event = new emu::Event;
   event->flags = flag;
+  if (flag & emu::kExternal) event->gate = std::make_shared<emu::Gate>();
   *made = event;
   return acl::kOk;
 }
@@ -101,13 +135,23 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
     recording->returned.erase(stream.get());
   }
   event_of(handle)->put(mark);
-  return emu::submit(stream_handle, "event record", [mark] { return mark->set(), acl::kOk; }, true);
+  auto record = [mark, gate = event_of(handle)->gate] {
+    mark->set();
+    if (gate) gate->set(true);
+    return acl::kOk;
+  };
+  return emu::submit(stream_handle, "event record", record, true);
 }
 
 EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
   if (handle == nullptr) return fail(acl::kRtParam, "aclrtStreamWaitEvent: event is null");
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclrtStreamWaitEvent", stream_handle, &stream)) return code;
+  if (auto gate = event_of(handle)->gate; gate != nullptr)
+    return emu::submit(stream_handle, "event wait", [gate] {
+      if (gate->wait()) return acl::kOk;
+      return fail(acl::kRtWaitTimeout, "a replay waits for an external event that nobody recorded within 120 s");
+    });
   auto mark = event_of(handle)->last();
   if (mark == nullptr) return acl::kOk;  // never recorded: nothing to wait for
   auto of_event = mark->captured ? mark->recording.lock() : nullptr;
@@ -133,7 +177,36 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
 EMU_API aclError aclrtResetEvent(aclrtEvent handle, aclrtStream stream) {
   if (handle == nullptr) return fail(acl::kRtParam, "aclrtResetEvent: event is null");
   event_of(handle)->put(nullptr);
-  return emu::submit(stream, "event reset", [] { return acl::kOk; });
+  return emu::submit(stream, "event reset", [gate = event_of(handle)->gate] {
+    if (gate) gate->set(false);
+    return acl::kOk;
+  });
+}
+
+// Words of memory that streams write and wait for; newer torch_npu makes external events of them.
+
+EMU_API aclError aclrtValueWrite(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
+  if (address == nullptr || flag != 0) return fail(acl::kRtParam, "aclrtValueWrite: address %p, flag %u", address, flag);
+  if (aclError code = emu::need_device("aclrtValueWrite", "target", address, sizeof value)) return code;
+  auto write = [address, value] {
+    __atomic_store_n(static_cast<uint64_t*>(address), value, __ATOMIC_RELEASE);
+    return acl::kOk;
+  };
+  return emu::submit(stream, "value write", write, true);
+}
+
+EMU_API aclError aclrtValueWait(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
+  if (address == nullptr || flag > 3) return fail(acl::kRtParam, "aclrtValueWait: address %p, flag %u", address, flag);
+  if (aclError code = emu::need_device("aclrtValueWait", "source", address, sizeof value)) return code;
+  return emu::submit(stream, "value wait", [address, value, flag] {
+    const auto end = std::chrono::steady_clock::now() + emu::kPatience;
+    while (!emu::holds(__atomic_load_n(static_cast<uint64_t*>(address), __ATOMIC_ACQUIRE), value, flag)) {
+      if (std::chrono::steady_clock::now() > end)
+        return fail(acl::kRtWaitTimeout, "aclrtValueWait: nobody wrote what a stream waits for within 120 s");
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return acl::kOk;
+  });
 }
 
 EMU_API aclError aclrtQueryEventStatus(aclrtEvent handle, int* status) {

@@ -36,6 +36,11 @@ aclError aclmdlRICaptureBegin(aclrtStream, int);
 aclError aclmdlRICaptureEnd(aclrtStream, aclmdlRI*);
 aclError aclmdlRIExecuteAsync(aclmdlRI, aclrtStream);
 aclError aclmdlRIDestroy(aclmdlRI);
+aclError aclrtValueWrite(void*, uint64_t, uint32_t, aclrtStream);
+aclError aclrtValueWait(void*, uint64_t, uint32_t, aclrtStream);
+aclError aclrtCreateEventExWithFlag(aclrtEvent*, uint32_t);
+aclError aclrtResetEvent(aclrtEvent, aclrtStream);
+aclError aclmdlRICaptureThreadExchangeMode(int*);
 aclError aclmdlRICaptureTaskGrpBegin(aclrtStream);
 aclError aclmdlRICaptureTaskGrpEnd(aclrtStream, void**);
 aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream, void*);
@@ -103,6 +108,49 @@ void events_order_two_streams() {
     CHECK(aclrtEventElapsedTime(&ms, start, end) == 0 && ms >= 0);
   }
   CHECK(aclrtDestroyEvent(start) == 0 && aclrtDestroyEvent(end) == 0);
+  CHECK(aclrtDestroyStream(a) == 0 && aclrtDestroyStream(b) == 0);
+}
+
+// A word of memory, and an external event, hold up a replay until a stream outside writes or records.
+void replays_wait_for_others() {
+  aclrtStream a, b;
+  aclrtEvent event;
+  void *word = nullptr, *data = nullptr;
+  CHECK(aclrtCreateStream(&a) == 0 && aclrtCreateStream(&b) == 0 && aclrtCreateEventExWithFlag(&event, 0x20) == 0);
+  CHECK(aclrtMalloc(&word, 64, 0) == 0 && aclrtMalloc(&data, 64, 0) == 0);
+  CHECK(aclrtMemset(word, 64, 0, 64) == 0 && aclrtMemset(data, 64, 0, 64) == 0);
+  for (bool by_event : {false, true}) {
+    aclmdlRI model = nullptr;
+    CHECK(aclmdlRICaptureBegin(a, 0) == 0);
+    int mode = 2;  // a thread that asks for it may do what the capture forbids
+    CHECK(aclmdlRICaptureThreadExchangeMode(&mode) == 0 && mode == 0);
+    CHECK(aclrtMemset(data, 64, 0, 64) == 0);
+    CHECK(aclmdlRICaptureThreadExchangeMode(&mode) == 0 && mode == 2);
+    if (by_event) {
+      CHECK(aclrtStreamWaitEvent(a, event) == 0 && aclrtResetEvent(event, a) == 0);
+    } else {
+      CHECK(aclrtValueWait(word, 1, 1, a) == 0 && aclrtValueWrite(word, 0, 0, a) == 0);
+    }
+    CHECK(aclrtMemsetAsync(data, 64, 7, 64, a) == 0);
+    CHECK(aclmdlRICaptureEnd(a, &model) == 0 && model != nullptr);
+    for (int round = 0; round < 3; ++round) {
+      char back = 1;
+      CHECK(aclrtMemset(data, 64, 0, 64) == 0 && aclmdlRIExecuteAsync(model, a) == 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      CHECK(aclrtMemcpy(&back, 1, data, 1, acl::kDeviceToHost) == 0 && back == 0);
+      CHECK((by_event ? aclrtRecordEvent(event, b) : aclrtValueWrite(word, 1, 0, b)) == 0);
+      CHECK(aclrtSynchronizeStream(a) == 0);
+      CHECK(aclrtMemcpy(&back, 1, data, 1, acl::kDeviceToHost) == 0 && back == 7);
+    }
+    CHECK(aclmdlRIDestroy(model) == 0);
+  }
+  // the conditions: at least, equal, a bit in common, not all bits between them
+  CHECK(aclrtValueWrite(word, 6, 0, b) == 0);
+  CHECK(aclrtValueWait(word, 5, 0, b) == 0 && aclrtValueWait(word, 6, 1, b) == 0);
+  CHECK(aclrtValueWait(word, 2, 2, b) == 0 && aclrtValueWait(word, 1, 3, b) == 0);
+  CHECK(aclrtSynchronizeStream(b) == 0);
+  CHECK(aclrtValueWait(nullptr, 1, 1, b) == acl::kRtParam && aclrtValueWait(word, 1, 4, b) == acl::kRtParam);
+  CHECK(aclrtFree(word) == 0 && aclrtFree(data) == 0 && aclrtDestroyEvent(event) == 0);
   CHECK(aclrtDestroyStream(a) == 0 && aclrtDestroyStream(b) == 0);
 }
 
@@ -217,6 +265,7 @@ int main() {
   CHECK(aclInit(nullptr) == 0 && aclrtSetDevice(0) == 0);
   order_within_a_stream();
   events_order_two_streams();
+  replays_wait_for_others();
   waiting_has_a_limit();
   memory();
   mapped_memory();

@@ -13,6 +13,7 @@ from torchair.names import door
 from torchair.npu_fx_compiler import (
     _CompiledFxArtifacts,
     _CompiledFxGraph,
+    _NpuGraphConverter,
     _optimize_fx,
     _unpack_meta,
     _unpack_meta_list,
@@ -22,6 +23,7 @@ __all__ = [
     "_CompiledFxArtifacts",
     "_CompiledFxGraph",
     "_NpuFxCompiler",
+    "_NpuGraphConverter",
     "_optimize_fx",
     "_unpack_meta",
     "_unpack_meta_list",
@@ -40,8 +42,10 @@ class _NpuFxCompiler(NpuFxCompiler):
     returns as text: ``get_code`` of the graph.
     """
 
-    def __init__(self, config: GraphExConfig | CompilerConfig | None = None, *, gears: Any = None) -> None:
-        super().__init__(captured_from(config, None), gears=gears)
+    def __init__(
+        self, config: GraphExConfig | CompilerConfig | None = None, *, gears: Any = None, told: set[str] | None = None
+    ) -> None:
+        super().__init__(captured_from(config, None), gears=gears, told=told)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         """As the base class; by way of ``_get_compiled_gm``."""
@@ -104,7 +108,7 @@ def _backend(
 ) -> Callable[..., Any]:
     config = captured_from(compiler_config, options)
     if _NpuFxCompiler._get_compiled_gm is not _OWN:
-        kwargs["inference"] = lambda gears: _NpuFxCompiler(config, gears=gears)
+        kwargs["inference"] = lambda gears: _NpuFxCompiler(config, gears=gears, told=kwargs.get("told"))
     return compile_with(
         gm, example_inputs, compiler_config=config, custom_decompositions=custom_decompositions, **kwargs
     )

@@ -425,6 +425,16 @@ def trace_pattern(
     return gm
 
 
+def without_data(values: Sequence[Any]) -> list[Any]:
+    """The values, tensors in them replaced by fake ones of one mode; those that are fake already stay as they are."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+    if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves(list(values))):
+        return list(values)
+    return list(tree_map_only(torch.Tensor, fake_mode(beside_real=True).from_tensor, list(values)))
+
+
 def trace_aside(fn: Callable[..., Any], args: Sequence[Any], around: AbstractContextManager[Any]) -> torch.fx.Graph:
     """The ATen graph of a function that a trace calls; the trace under way sees nothing of it.
 

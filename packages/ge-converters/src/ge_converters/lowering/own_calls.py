@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -40,7 +41,8 @@ def note(
     if len(made) != 1 or not isinstance(made[0].provenance, FxProvenance) or made[0].output_counts:
         return
     node = made[0]
-    operands = node.operands()
+    operands = list(node.operands())
+    free = list(range(len(operands)))  # a tensor may be given several times
     leaves, spec = pytree.tree_flatten((tuple(args), dict(keywords)))
     placed: list[Any] = []
     for leaf in leaves:
@@ -48,15 +50,28 @@ def note(
         if isinstance(edge, Tensor):
             if edge not in operands:
                 return
-            edge = Given(operands.index(edge))
+            position = next((i for i in free if operands[i] == edge), operands.index(edge))
+            if position in free:
+                free.remove(position)
+            edge = Given(position)
         elif isinstance(leaf, torch.fx.Node):
             return  # a size that only a run knows
         placed.append(edge)
-    if {g.position for g in placed if isinstance(g, Given)} != set(range(len(operands))):
+    if free:
         return
     positional, named = pytree.tree_unflatten(placed, spec)
     if isinstance(node.provenance, FxProvenance):
         node.provenance.stands_for(OwnCall(node.op, op, positional, named, _written(op, positional, named)))
+
+
+def share_notices(graph: Graph, told: set[str]) -> None:
+    """Let the calls in a graph, and in those of its nodes, have one set of what an engine has told of them."""
+    for node in graph.nodes:
+        made_of = node.provenance
+        if isinstance(made_of, FxProvenance) and made_of.own_call is not None:
+            made_of.stands_for(dataclasses.replace(made_of.own_call, told=told))
+        for inner in node.subgraphs.values():
+            share_notices(inner, told)
 
 
 def _written(op: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ A row names the function, its arguments in C order (``>`` before what it writes)
 
 * ``ge:Op(x, y, attr=value)``: a GE operator of the embedded engine; operands in port order, attributes by name.
   Without brackets, and for what ``...`` stands for, ports and attributes have the arguments' names (``aclnn_binding``);
-  ``port=None`` feeds none, or leaves out what nobody wants;
+  ``port=None`` feeds none, or leaves out what nobody wants; ``port=flag`` for a result that a call wants if the flag
+  of that name is set: else what it gives as a place for it may be of another type and size;
 * ``aten:name.overload(self, dim, keepdim=keepDim)``: the ATen operator that the function is modelled on, where GE has
   several operators for it or none with the function's rules of type promotion. Without brackets: all arguments that are
   not written, in order. ``name or None`` leaves out what is 0 or empty, ``name.dtype`` is a tensor's type,
@@ -42,14 +43,14 @@ from ge_emulator import (
     fractal,
     trampolines,
 )
-from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
+from ge_emulator.aclnn_binding import TENSORS, Argument, Binding, array_type, attribute, bind, fed_type, says_nothing
 from ge_emulator.memory import contiguous, strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_emulator.single_op import Prepared
 from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GeError
-from ge_graph.schema import PortSchema
+from ge_graph.schema import OpSchema, PortSchema
 from ge_runtime.cpu.kernels.int4 import pack, unpack
 from ge_runtime.cpu.values import torch_dtype
 
@@ -206,9 +207,11 @@ class _Call:
         in_type = next((i["dtype"] for i in inputs), 0)
         outputs: list[dict[str, Any]] = []
         places: dict[str, list[int]] = {}
+        unwanted = _unwanted(op_schema, bound, given)
         for result, argument in zip(op_schema.outputs, bound.outputs):
-            told = None if argument is None else given[argument]
-            other = in_type if in_type in result.domain else int(result.dtypes[0])
+            told = None if argument is None or argument in unwanted else given[argument]
+            of_input = in_type in result.domain and argument not in unwanted
+            other = in_type if of_input else int(result.dtypes[0])
             if argument is not None and kinds[argument] == "tl":
                 types = [t[1] for t in told[1]] if told else []
             else:
@@ -229,7 +232,7 @@ class _Call:
         program = Prepared(call).program
         written = [a for a in row.arguments if a.written]
         order = [
-            i
+            (i, a.name not in unwanted)
             for a in written
             for i in places.get(a.name, [None] * (len(given[a.name][1]) if a.kind == "tl" and given[a.name] else 1))
         ]
@@ -240,14 +243,20 @@ class _Call:
                 if any(t is not None and t.numel() for t in (value if isinstance(value, list) else [value])):
                     raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {name}")
             results = program.run([feed.of(arguments) for feed in feeds])
-            return [None if i is None else _as_written(results[i], o) for i, o in zip(order, written_to)]
+            return [None if i is None else _as_written(results[i], o, w) for (i, w), o in zip(order, written_to)]
 
         return run
 
 
-def _as_written(result: torch.Tensor, output: torch.Tensor | None) -> torch.Tensor | None:
+def _unwanted(op: OpSchema, bound: Binding, given: dict[str, Any]) -> set[str | None]:
+    """What is written that this call does not want; its place may have another type and size."""
+    flags = [(bound.wanted.get(port.name), argument) for port, argument in zip(op.outputs, bound.outputs)]
+    return {argument for flag, argument in flags if flag is not None and not given[flag]}
+
+
+def _as_written(result: torch.Tensor, output: torch.Tensor | None, wanted: bool = True) -> torch.Tensor | None:
     """A result under the type of what is written, where that names the same bits otherwise."""
-    if output is None or output.numel() == 0 and result.numel():
+    if output is None or output.numel() == 0 and result.numel() or not wanted and output.shape != result.shape:
         return None  # a place without elements means that nobody wants the result
     if result.dtype is output.dtype:
         return result

@@ -46,12 +46,14 @@ class Binding(NamedTuple):
         inputs: For each input port an argument's name, ``None`` where nothing is fed.
         attrs: Values by attribute, as in the row.
         outputs: For each output port the argument that is written, ``None`` where nobody wants it.
+        wanted: By output port the argument that says whether a call wants it.
         unused: Arguments that have no part; a call that gives one is refused.
     """
 
     inputs: tuple[str | None, ...]
     attrs: Mapping[str, ast.expr]
     outputs: tuple[str | None, ...]
+    wanted: Mapping[str, str]
     unused: tuple[str, ...]
 
 
@@ -77,6 +79,7 @@ def bind(
     inputs: dict[str, str | None] = {}
     attrs: dict[str, ast.expr] = {}
     outputs: dict[str, str | None] = {}
+    wanted: dict[str, str] = {}
     if not by_name:
         inputs = {p.name: o.id if isinstance(o, ast.Name) else None for p, o in zip(op.inputs, operands)}
         outputs = dict(zip([p.name for p in op.outputs], [a.name for a in arguments if a.written]))
@@ -89,7 +92,9 @@ def bind(
             continue
         if op.input(name) is not None:
             inputs[name] = None if none else argument.name if argument else None
-        if op.output(name) is not None and (none or (argument is not None and argument.written)):
+        if op.output(name) is not None and argument is not None and argument.kind == "b":
+            wanted[name] = argument.name
+        elif op.output(name) is not None and (none or (argument is not None and argument.written)):
             outputs[name] = None if none or argument is None else argument.name
     if by_name:
         _by_name(op, arguments, inputs, attrs, outputs)
@@ -99,6 +104,7 @@ def bind(
         tuple(inputs.get(p.name) for p in op.inputs),
         attrs,
         tuple(outputs.get(p.name) for p in op.outputs),
+        wanted,
         tuple(a.name for a in arguments if a.name not in used and not says_nothing(a.name)),
     )
 

@@ -12,9 +12,28 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.aclnn_forms import Arguments, Outputs, refuse
-from ge_runtime.cpu.kernels import attention, quant
+from ge_runtime.cpu.kernels import attention, norm, quant
 
 aten = torch.ops.aten
+
+
+def add_rms_norm_dynamic_quant(a: Arguments, outs: Outputs) -> Any:
+    """A sum, its rms norm, and up to two quantisations of that; places of what the mask leaves out are of any size."""
+    if outs[0].dtype is not torch.int8:
+        raise refuse(f"aclnnAddRmsNormDynamicQuantV2: the emulator quantises to int8, y1Out is {outs[0].dtype}")
+    smooth = a["smoothScale1Optional"], a["smoothScale2Optional"]
+    asked = a["outputMask"] or [True, None not in smooth]
+    y1, y2, x, scale1, scale2 = norm.add_rms_norm_dynamic_quant(
+        *(a[name] for name in ("x1", "x2", "gamma")),
+        *smooth,
+        a["betaOptional"],
+        epsilon=a["epsilon"],
+        output_mask=asked,
+    )
+    (y1, scale1), (y2, scale2) = (
+        pair if m else (None, None) for pair, m in zip(((y1, scale1), (y2, scale2)), asked, strict=True)
+    )
+    return y1, y2, x, scale1, scale2
 
 
 # -- steps of training -----------------------------------------------------------------------------------------------

@@ -31,9 +31,10 @@ def stands_in(node: Node) -> bool:
 
 
 def say(node: Node) -> None:
-    """Tell once that the user's implementation stands in."""
+    """Tell that the user's implementation stands in, once for all graphs that share what was told."""
     call = None if node.provenance is None else node.provenance.own_call
-    if call is not None and stands_in(node):
+    if call is not None and stands_in(node) and node.op not in call.told:
+        call.told.add(node.op)
         warnings.warn(
             f"{node.op} has no kernel on the embedded engine: the CPU implementation of {call.function} computes it. "
             f'`from ge_runtime.cpu import kernel`, then `@kernel("{node.op}")` registers one',

@@ -92,7 +92,7 @@ def _options(config: CompilerConfig) -> str:
 
 
 def compiler_for_files(
-    config: CompilerConfig, phase: Phase, model_id: int, *, training: bool
+    config: CompilerConfig, phase: Phase, model_id: int, *, training: bool, told: set[str]
 ) -> Callable[[Gears | None], Callable[..., Any]]:
     """A maker of compilers whose graphs torch can write to a file.
 
@@ -106,7 +106,7 @@ def compiler_for_files(
     def compile_for_file(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> KeptCode:
         device = device_of(gm)
         kept = KeptGraph()
-        call = Pipeline(Job(config, phase, model_id, training)).compile(gm, example_inputs, kept)
+        call = Pipeline(Job(config, phase, model_id, training, told=told)).compile(gm, example_inputs, kept)
         stored = kept.stored
         if stored is not None:
             stored.contract = Contract(device=device)

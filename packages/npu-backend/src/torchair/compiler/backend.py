@@ -32,6 +32,8 @@ class NpuFxCompiler:
         training: Whether the graph is half of a training step, whose results must outlive the next run.
         gears: Sizes that are known beforehand, see ``torchair.compiler.gears``.
         guarded: Whether dynamo's guards stand before every call.
+        before: See ``torchair.compiler.pipeline.Job``.
+        told: See ``compile_graph``; None is a set of this compiler.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class NpuFxCompiler:
         gears: Any = None,
         guarded: bool = False,
         before: list[float] | None = None,
+        told: set[str] | None = None,
     ) -> None:
         self.config = config
+        self.told = set() if told is None else told
         self.before = [] if before is None else before
         self.gears = gears
         self.guarded = guarded
@@ -70,7 +74,9 @@ class NpuFxCompiler:
         from torchair.compiler.artifacts import CompiledFxGraph, Traced
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
-        job = pipeline.Job(self.config, self.phase, model_id, self.training, self.gears, self.guarded, self.before)
+        job = pipeline.Job(
+            self.config, self.phase, model_id, self.training, self.gears, self.guarded, self.before, self.told
+        )
         made = pipeline.Pipeline(job)
         job.before.append(time.perf_counter() - start)
         if self.model_id is not None:  # called by our own backend, which keeps nothing
@@ -110,17 +116,19 @@ class Backend(functools.partial):  # type: ignore[type-arg]
 
     def __new__(cls, function: Callable[..., Any], /, **keywords: Any) -> Backend:
         made = super().__new__(cls, function, **keywords)
-        made.used = []
+        made.used, made.told = [], set()
         return made
 
     used: list[dict[str, Any]]
     """The settings of each compilation, without repetitions."""
+    told: set[str]
+    """Operators of which an engine has said that the user's own code computes them; said once for all graphs."""
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         now = self._settings()
         if not any(_equal(now, before) for before in self.used):
             self.used.append(now)
-        return super().__call__(*args, **keywords)
+        return super().__call__(*args, told=self.told, **keywords)
 
     def compiler(self) -> NpuFxCompiler:
         """What compiles one ATen graph by the same options; the user's decompositions are no part of it."""
@@ -251,6 +259,7 @@ def _npu_backend(
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
     options: Mapping[str, Any] | None = None,
     inference: Callable[..., Any] | None = None,
+    told: set[str] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
@@ -259,7 +268,7 @@ def _npu_backend(
         gm: The graph.
         example_inputs: Its fake inputs.
         compiler_config: Options.
-        inference: See ``compile_graph``.
+        inference, told: See ``compile_graph``.
         options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
         **kwargs: What torch.compile passes besides; ``mode`` is known, of the others only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
@@ -291,6 +300,7 @@ def _npu_backend(
         decompositions=_decompositions(custom_decompositions),
         more=aot_config or {},
         inference=inference,
+        told=told,
     )
 
 
@@ -302,6 +312,7 @@ def compile_graph(
     decompositions: Mapping[Any, Callable[..., Any]],
     more: Mapping[str, Any] = {},
     inference: Callable[..., Any] | None = None,
+    told: set[str] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
 
@@ -312,14 +323,16 @@ def compile_graph(
         decompositions: The user's, over the built-in ones.
         more: Further keywords of AOTAutograd.
         inference: Makes the compiler of graphs without gradients, of the gears of this graph; None is ours.
+        told: What was said of the user's own operators for other graphs, and is not said again.
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``compiler.pipeline.Pipeline.compile``.
     """
     from torchair.compiler.module_numbers import module_numbers_fixed
 
     config.check()
+    told = set() if told is None else told
     with module_numbers_fixed(gm):
-        return _compile_graph(gm, example_inputs, config, decompositions, more, inference)
+        return _compile_graph(gm, example_inputs, config, decompositions, more, inference, told)
 
 
 def _compile_graph(
@@ -329,6 +342,7 @@ def _compile_graph(
     decompositions: Mapping[Any, Callable[..., Any]],
     more: Mapping[str, Any],
     inference: Callable[..., Any] | None,
+    told: set[str],
 ) -> Callable[..., Any]:
     start = time.perf_counter()
     from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
@@ -350,32 +364,32 @@ def _compile_graph(
     if ahead:
         from torchair.compiler.ahead import compiler_for_files
 
-        inference = compiler_for_files(config, "forward", model_id, training=False)
+        inference = compiler_for_files(config, "forward", model_id, training=False, told=told)
     elif inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )
     if traced is not None:
-        stages = pipeline.Pipeline(pipeline.Job(config, "forward", model_id, False, gears, guarded, before))
+        stages = pipeline.Pipeline(pipeline.Job(config, "forward", model_id, False, gears, guarded, before, told))
         before.append(time.perf_counter() - start)
         loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
     forward: Callable[..., Any] = NpuFxCompiler(
-        config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before
+        config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before, told=told
     )
     backward: Callable[..., Any] = NpuFxCompiler(
-        config, "backward", model_id, training=True, gears=gears, guarded=guarded
+        config, "backward", model_id, training=True, gears=gears, guarded=guarded, told=told
     )
     if ahead:
-        forward = compiler_for_files(config, "forward", model_id, training=True)(gears)
-        backward = compiler_for_files(config, "backward", model_id, training=True)(gears)
+        forward = compiler_for_files(config, "forward", model_id, training=True, told=told)(gears)
+        backward = compiler_for_files(config, "backward", model_id, training=True, told=told)(gears)
     if inference is not None:
         compiler = inference(gears)
     elif traced is not None:
         compiler = traced.compiler(stages)
     else:
-        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before)
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before, told=told)
     table = decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead")
     before[:] = [time.perf_counter() - start]
     try:

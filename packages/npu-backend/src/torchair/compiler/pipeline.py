@@ -100,6 +100,7 @@ class Job:
         guarded: Whether only dynamo calls what is compiled, after its guards: the engine need not look at inputs again.
         before: Seconds that our backend spent on the model before it had this graph; the first of its graphs counts
             them, and empties the list.
+        told: Operator types of which an engine has said that the user's own code computes them.
     """
 
     config: CompilerConfig
@@ -109,6 +110,7 @@ class Job:
     gears: Gears | None = None
     guarded: bool = False
     before: list[float] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
 
 
 class Watcher(Protocol):
@@ -487,6 +489,7 @@ class Pipeline(FxProgress):
         ref_data: bool = False,
     ) -> Lowered:
         from ge_converters.conversion import convert_graph
+        from ge_converters.lowering.own_calls import share_notices
         from ge_converters.registry import REGISTRY
         from torchair.oplib import converters
 
@@ -504,6 +507,7 @@ class Pipeline(FxProgress):
                 progress=self,
             )
             self._check_soc(lowered.graph)
+        share_notices(lowered.graph, self.job.told)
         self.report.ge_ops += _tasks(lowered.graph)
         return lowered
 

@@ -274,6 +274,7 @@ class _Trace:
         self._device = "cpu"
         self._count = 0
         self._gears: Gears | None = None
+        self._told: set[str] = set()
         self._fakes: list[Any] = []
         self._reads: dict[str, Any] = {}
         self._watch = SizeWatch(None)
@@ -295,8 +296,9 @@ class _Trace:
                 compiler = self._compiler_with
             except Unstorable as error:
                 self._give_up(error)
+        place = self._place
         compiled = compile_graph(
-            gm, example_inputs, self._place.config, decompositions=self._place.decompositions, inference=compiler
+            gm, example_inputs, place.config, decompositions=place.decompositions, inference=compiler, told=self._told
         )
 
         def run(*flat: Any) -> Any:
@@ -328,7 +330,7 @@ class _Trace:
         self._device = device_of(gm)
         if why := around_the_graph(metadata):
             self._give_up(why)
-        call = Pipeline(Job(self._place.config, gears=self._gears)).compile(gm, example_inputs, self)
+        call = Pipeline(Job(self._place.config, gears=self._gears, told=self._told)).compile(gm, example_inputs, self)
 
         def run(args: list[Any]) -> Any:
             if self._recording:

@@ -143,7 +143,7 @@ def register_replacement(
     Args:
         search_fn: What it computes, as traced, is the pattern.
         replace_fn: What takes its place; same parameters.
-        example_inputs: Inputs for tracing both; their sizes do not matter.
+        example_inputs: Inputs for tracing both; their sizes and what they hold do not matter, and nothing is computed.
         trace_fn: How to trace; the default traces a forward graph with this backend's decompositions.
         extra_check: Called with the match (``torch._inductor.pattern_matcher.Match``); False refuses it.
         search_fn_pattern: A pattern object in place of tracing ``search_fn``.
@@ -161,13 +161,16 @@ def register_replacement(
         ...     return torch.clamp_min(torch.add(x, y), 0)
         >>> torchair.register_replacement(search, replace, [torch.ones(2), torch.ones(2)])  # doctest: +SKIP
     """
+    from ge_converters.base.torch_compat import without_data
+
     examples = list(example_inputs) if isinstance(example_inputs, Iterable) else None
     name = getattr(search_fn, "__qualname__", type(search_fn).__name__)
     _check_arguments(name, search_fn, replace_fn, examples, trace_fn, extra_check)
     if trace_fn is _torch_fwd_only():
         trace_fn = fwd_only
     scalars = dict(scalar_workaround or {})
-    graphs, given = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
+    examples = without_data(examples or [])  # a device need not be asked, and a rule holds none of its memory
+    graphs, given = _compared(name, search_fn, replace_fn, examples, trace_fn, scalars)
     key = str(search_fn_pattern) if search_fn_pattern is not None else f"{graphs[0]} {given}"
     if any(r.key == key for r in RULES.registered):
         if skip_duplicates:
