@@ -554,3 +554,25 @@ def test_indices_in_no_bag_are_refused(run, mode, offsets, last):
             mode=mode,
             include_last_offset=last,
         )
+
+
+@pytest.mark.parametrize("offsets", [[0, -(1 << 31)], [1, 2], [0, 3, 2], [0, 6]])
+def test_bags_that_do_not_follow_each_other_are_refused(run, offsets):
+    """torch's own operator reads where such a bag would begin."""
+    with pytest.raises(EngineError, match=r"GE4009.*offsets"):
+        run("EmbeddingBag", rand(6, 4), [2, 5, 1, 5, 3], torch.tensor(offsets), rand(5), mode="sum")
+
+
+def test_patches_are_summed_at_their_places(run):
+    x, form = rand(2, 3, 4, 20), {"kernel_size": [2], "dilation": [1], "padding": [0], "stride": [1]}
+    want = torch.nn.functional.fold(x.reshape(2, 12, 20), (5, 6), 2)
+    close(run("Col2im", x, [5, 6], **form), f64(want))
+    for wrong in (
+        {"padding": [1 << 33, 0]},
+        {"padding": [-1]},
+        {"stride": [0]},
+        {"kernel_size": [2, 1]},
+        {"dilation": []},
+    ):
+        with pytest.raises(EngineError, match=r"GE4009.*(kernel_size|patches)"):
+            run("Col2im", x, [5, 6], **{**form, **wrong})

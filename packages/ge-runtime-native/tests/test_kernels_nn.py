@@ -653,3 +653,15 @@ def test_rms_norm_without_the_operator_of_newer_torch(dtype: torch.dtype, monkey
     y, rstd = norm.rms_norm(x, gamma, 1e-5)
     torch.testing.assert_close(y, wanted)
     torch.testing.assert_close(rstd, torch.rsqrt(x.float().square().mean((1, 2), keepdim=True) + 1e-5))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("which", range(5))
+def test_vectors_of_batch_norm_gradients_may_be_strided(run, training, which):
+    """ATen reads them as if one element followed the other."""
+    x, dy = rand(4, 3), rand(4, 3, seed=9)
+    vectors = [rand(3), rand(3, seed=2), rand(3, seed=3).abs(), rand(3, seed=4), rand(3, seed=5).abs()]
+    vectors[which] = vectors[which][:1].expand(3)
+    plain = [v.clone() for v in vectors]
+    for got, want in zip(*(run("BatchNormGradV3", dy, x, *v, is_training=training) for v in (vectors, plain))):
+        assert torch.equal(got, want)

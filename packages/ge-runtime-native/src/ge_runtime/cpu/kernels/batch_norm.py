@@ -51,9 +51,9 @@ def _count(x: Tensor, channel: int) -> int:
 
 
 def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
-    """Vectors in the type ATen wants beside ``x``: float32 for 16-bit data."""
+    """Vectors as ATen reads them beside ``x``: float32 for 16-bit data, one element after the other."""
     dtype = torch.float32 if x.dtype in HALVES else x.dtype
-    return [v if v is None or v.dtype is dtype else v.to(dtype) for v in vectors]
+    return [None if v is None else v.to(dtype).contiguous() for v in vectors]
 
 
 def _ensure_vectors(op: str, x: Tensor, channel: int, **vectors: Tensor) -> None:

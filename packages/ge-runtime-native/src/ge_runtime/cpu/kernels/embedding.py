@@ -54,6 +54,10 @@ def embedding_bag(
         indices.numel() and offsets.numel() <= include_last_offset
     ):  # ATen writes the greatest of a bag that it has not made
         raise refused("EmbeddingBag", f"{indices.numel()} indices in no bag", "begin offsets with 0")
+    if offsets.numel() and (offsets[0] != 0 or offsets.max() > indices.numel() or (offsets.diff() < 0).any()):
+        raise refused(
+            "EmbeddingBag", f"offsets {offsets.tolist()[:8]}", "begin with 0 and go up to the count of indices"
+        )
     # ATen reads indices and offsets as if they were contiguous.
     indices, offsets = indices.contiguous(), offsets.to(indices.dtype).contiguous()
     y, bag_of, size, top = _ATEN._embedding_bag.default(

@@ -192,9 +192,17 @@ def col2im(
     stride: Sequence[int],
 ) -> Tensor:
     """Sum of patches (N, C, kh * kw, L) into an image (N, C, H, W)."""
+    if x.dim() != 4:
+        raise refused("Col2im", f"x of rank {x.dim()}", "it takes (N, C, kh * kw, L)")
+    image, size, far, pad, step = map(_pair, (listed(output_size), kernel_size, dilation, padding, stride))
+    if any(len(n) != 2 for n in (image, size, far, pad, step)) or min(*size, *far, *step) < 1 or min(pad) < 0:
+        raise refused("Col2im", f"kernel_size {size}, dilation {far}, padding {pad}, stride {step}", "two numbers each")
+    # in Python's numbers: ATen's are of 32 bits in its loops, and what it checked before has more
+    counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(image, pad, far, size, step)]
+    if min(counts) < 1 or counts[0] * counts[1] != x.shape[3] or size[0] * size[1] != x.shape[2]:
+        raise refused("Col2im", f"x of {list(x.shape)} for patches of {size} at {counts[0]} x {counts[1]} places")
     flat = wide(x).reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[-1])
-    y = _F.fold(flat, listed(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
-    return y.to(x.dtype)
+    return _F.fold(flat, image, size, far, pad, step).to(x.dtype)
 
 
 def _pad_adjoint(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str) -> Tensor:
