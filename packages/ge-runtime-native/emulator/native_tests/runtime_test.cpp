@@ -36,6 +36,7 @@ aclError aclmdlRICaptureBegin(aclrtStream, int);
 aclError aclmdlRICaptureEnd(aclrtStream, aclmdlRI*);
 aclError aclmdlRIExecuteAsync(aclmdlRI, aclrtStream);
 aclError aclmdlRIDestroy(aclmdlRI);
+aclError aclrtMemset(void*, size_t, int32_t, size_t);
 aclError aclrtValueWrite(void*, uint64_t, uint32_t, aclrtStream);
 aclError aclrtValueWait(void*, uint64_t, uint32_t, aclrtStream);
 aclError aclrtCreateEventExWithFlag(aclrtEvent*, uint32_t);
