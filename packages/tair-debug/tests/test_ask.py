@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import torchair
+from ge_graph.errors import ConfigError
 from tair_debug.cli import app
 
 FILE = """
@@ -142,3 +143,10 @@ def test_progress_is_for_terminals_only(monkeypatch):
     with terminal.working("tair check"):
         pass
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(4, 2), torch.nn.Bilinear(4, 4, 2)])
+def test_inputs_in_one_tuple_are_told(model):
+    inputs = (torch.ones(1, 4), torch.ones(1, 4))[: 1 + isinstance(model, torch.nn.Bilinear)]
+    with pytest.raises(ConfigError, match=r"GE1047[^\n]*\n.*one by one"):
+        torchair.summary(model, inputs)

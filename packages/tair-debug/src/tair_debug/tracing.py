@@ -341,6 +341,8 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     elif (line := raised_by_hand(error)) is not None:
         where = escape.line(f"{line.filename}:{line.lineno} in {line.name}, {line.line}", 500)
         advice = "the model itself raises this: give it inputs that it takes, or repair it"
+    if isinstance(error, TypeError | AttributeError) and [type(a) for a in subject.args] in ([tuple], [list]):
+        advice = "the inputs came as one tuple or list; where the model takes them one by one: (model, *inputs)"
     said = (str(raised).strip().splitlines() or [""])[0]
     return ConfigError(
         "GE1047",
