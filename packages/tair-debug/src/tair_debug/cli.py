@@ -402,7 +402,7 @@ def ops(
     if as_json:
         answer({"ok": bool(rows), "rows": rows})
     elif rows:
-        console().print(op_query.to_table(rows))
+        put([op_query.to_table(rows)], console())
     else:
         say(f"nothing matches {pattern!r}")
     return 0 if rows else 1

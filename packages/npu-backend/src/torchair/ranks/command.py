@@ -13,7 +13,7 @@ from ge_graph import escape, messages
 from ge_graph.command_line import CommandParser, told
 from ge_graph.errors import GeError
 from tair_debug import artefacts, models
-from tair_debug.terminal import answer, console, say
+from tair_debug.terminal import answer, console, put, say
 from torchair.ranks import programs, report
 from torchair.ranks.problems import bad, listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
@@ -163,7 +163,7 @@ def _show(given: argparse.Namespace, found: RanksReport, written: Sequence[str])
     if given.report:
         for ranks, rows in report.lanes(found):
             if rows:
-                console().print(report.to_table(ranks, rows))
+                put([report.to_table(ranks, rows)], console())
             else:
                 say(f"{listed(ranks)}: no collectives")
     for path in written:

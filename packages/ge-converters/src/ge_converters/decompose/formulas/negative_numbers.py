@@ -9,19 +9,25 @@ import torch
 from torch import Tensor
 
 from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import from_data
 
 
 def _crops(padding: Any) -> bool:
     """Whether a symbolic padding is negative now; its sign is guarded, its size is not.
 
-    Converters take numbers of any sign, for they see them; of a symbol they see no sign.
+    Converters take numbers of any sign, for they see them; of a symbol they see no sign. What only the data tell has
+    none while tracing, and is taken to add.
     """
-    return any(isinstance(p, torch.SymInt) and bool(p < 0) for p in padding)
+    return any(isinstance(p, torch.SymInt) and _negative(p) for p in padding)
+
+
+def _negative(p: Any) -> bool:
+    return not from_data(p) and bool(p < 0)
 
 
 def _parts(padding: Any) -> tuple[list[Any], list[Any]]:
     """What a padding adds, and what it takes away."""
-    negative = [bool(p < 0) for p in padding]
+    negative = [_negative(p) for p in padding]
     added = [0 if n else p for p, n in zip(padding, negative, strict=True)]
     return added, [p if n else 0 for p, n in zip(padding, negative, strict=True)]
 
