@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import escape
 from ge_graph.command_line import told
+from tair_debug import terminal
 from tair_debug.graph_page import render
-from tair_debug.terminal import place, table
 from torchair.ranks.exchange import Exchanged
 from torchair.ranks.plans import Planned
 from torchair.ranks.relations import Mesh
@@ -157,7 +157,7 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
     for r in rows:
         group = r["group"] or ", ".join(map(str, r["members"]))
         moved = "?" if r["sent"] is None else f"{r['sent']:,} / {r['received']:,}"
-        where = escape.line(f"{place(r['source'])}: {r['code']}" if r["source"] else r["module"])
+        where = escape.line(f"{terminal.place(r['source'])}: {r['code']}" if r["source"] else r["module"])
         if "times" in r:
             often = f" x {r['times']}" if r["times"] > 1 else ""
             cells.append([told("between graphs"), f"{r['collective']}{often}", group, moved, where, "?"])
@@ -175,7 +175,7 @@ def to_table(ranks: Sequence[int], rows: Sequence[dict[str, Any]]) -> Table:
             ]
         )
     head = ("graph.number", "collective", "group", "bytes out / in", "your line", "computes meanwhile")
-    return table(head, cells, title=listed(ranks))
+    return terminal.table(head, cells, title=listed(ranks))
 
 
 def _named(ops: Sequence[str]) -> str:
