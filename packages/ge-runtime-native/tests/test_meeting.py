@@ -78,9 +78,13 @@ def test_a_visitor_that_speaks_another_language_is_left_alone(job: Callable[...,
             for words in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"name": "x", "value": "zz"}\n', b"\xff" * 70000):
                 port = met._values._socket.getpeername()[1]  # type: ignore[attr-defined]
                 with socket.create_connection(("127.0.0.1", port), 10) as other:
-                    other.sendall(words)
-                    other.shutdown(socket.SHUT_WR)
-                    assert other.recv(100) == b""
+                    try:
+                        other.sendall(words)
+                        other.shutdown(socket.SHUT_WR)
+                        answer = other.recv(100)
+                    except ConnectionError:  # closed before all was read
+                        answer = b""
+                    assert answer == b""
         return met.everybody("after")
 
     assert job(2, work) == [[b"", b""]] * 2
