@@ -54,7 +54,7 @@ def embedding_bag(
         indices.numel() and offsets.numel() <= include_last_offset
     ):  # ATen writes the greatest of a bag that it has not made
         raise refused("EmbeddingBag", f"{indices.numel()} indices in no bag", "begin offsets with 0")
-    if offsets.numel() and (offsets[0] != 0 or offsets.max() > indices.numel() or (offsets.diff() < 0).any()):
+    if offsets.numel() and (offsets[0] != 0 or (offsets.diff() < 0).any() or offsets[-1] > indices.numel()):
         raise refused(
             "EmbeddingBag", f"offsets {offsets.tolist()[:8]}", "begin with 0 and go up to the count of indices"
         )
