@@ -94,8 +94,8 @@ def walk(graph: Graph) -> Iterator[Graph]:
     seen: set[int] = set()
 
     def parts(graph: Graph) -> Iterator[Graph]:
-        for node in graph.nodes:
-            for inner in node.subgraphs.values():
+        for holder in [node for node in graph.nodes if node.subgraphs]:
+            for inner in holder.subgraphs.values():
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     yield from parts(inner)
