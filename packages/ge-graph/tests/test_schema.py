@@ -167,6 +167,20 @@ def test_registering_another_shape_is_refused(scratch):
     assert len(schema.get("Add").inputs) == 3
 
 
+def test_bytes_follow_a_schema_that_is_registered_anew(scratch):
+    def described(first: str) -> bytes:
+        schema.register_schema({"op": "Add", "in": [f"{first} f32", "x2 f32"], "out": ["y f32"]}, replace=True)
+        graph = Graph("g")
+        with building(graph):
+            x = ge.Data(index=0, dtype=D.DT_FLOAT, shape=(2,))
+            graph.outputs = [ge.Add(x, x)]
+        return serde.to_bytes(graph)
+
+    before, after = described("x1"), described("left")
+    assert b"left" not in before
+    assert b"left" in after and b"x1" not in after
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -1,7 +1,7 @@
 """Graph to bytes: the encoder behind ``ge_graph.serde``.
 
 Written for speed: protobuf's wire format is concatenative, so descriptors and attribute maps that repeat are encoded
-once a call and joined as bytes; no message object is made. The result is what protobuf itself writes deterministically
+once and joined as bytes; no message object is made. The result is what protobuf itself writes deterministically
 (fields by number, maps by key), which a test checks.
 """
 
@@ -343,8 +343,20 @@ class _Chunks:
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
 
+# Encoded forms of nodes, see ``GraphWriter._form``: the next graph of a program has most of them again.
+_forms: Final[dict[Any, tuple[bytes, bytes]]] = {}
+_MOST_FORMS: Final = 4096
+
+
+def _forget(op: str) -> None:
+    _forms.clear()
+
+
+schema.on_register(_forget)
+
+
 class GraphWriter:
-    """Encodes the graphs of one model; the caches live as long as the call."""
+    """Encodes the graphs of one model; what hangs on its names is cached as long as the call."""
 
     def __init__(self, externalise: Externalise | None, provenance: bool) -> None:
         self._externalise = externalise
@@ -352,7 +364,6 @@ class GraphWriter:
         self._edges: dict[Tensor, bytes] = {}
         self._controls: dict[Node, bytes] = {}
         self._bodies: dict[Any, bytes] = {}
-        self._forms: dict[Any, tuple[bytes, bytes]] = {}
         self._ports: dict[Any, dict[str, bytes]] = {}
         self._origins: dict[int, tuple[Provenance, bytes]] = {}
         self._shared: dict[tuple[str, ...], bytes] = {}
@@ -464,6 +475,7 @@ class GraphWriter:
         """
         key: Any = (
             node.op,
+            node.graph.release,
             structure,
             *node.attrs.items(),
             *[None if t is None else (t.dtype, t._shape, t.format) for t in flat],
@@ -472,7 +484,7 @@ class GraphWriter:
             tuple(node.output_counts.items()) if node.output_counts else (),
         )
         try:
-            form = self._forms.get(key)
+            form = _forms.get(key)
         except TypeError:  # a list where a tuple should be
             key = form = None
         if form is None:
@@ -484,7 +496,9 @@ class GraphWriter:
             # 0.0 == -0.0 and both hash alike, though their bytes differ
             floats = [a for a in node.attrs.values() if a.kind in _FLOAT_KINDS]
             if key is not None and not (floats and any(_has_zero(a.value) for a in floats)):
-                self._forms[key] = form
+                if len(_forms) >= _MOST_FORMS:
+                    _forms.clear()
+                _forms[key] = form
         return form
 
     def _head(self, op: str) -> bytes:
