@@ -53,9 +53,9 @@ def no_such_engine(name: str, known: Sequence[str]) -> EngineError:
     return _error("GE4001", f"no engine is called '{name}'; installed engines: {', '.join(known) or 'none'}")
 
 
-def no_engine(device: str, rejections: Iterable[tuple[str, str]]) -> EngineError:
+def no_engine(device: str, passed_over: Iterable[tuple[str, str]]) -> EngineError:
     """GE4002: engines are installed but none can serve the device."""
-    reasons = list(rejections)
+    reasons = list(passed_over)
     lines = [
         f"no engine can run graphs whose inputs live on '{device}'",
         *(f"  {name}: {why}" for name, why in reasons),

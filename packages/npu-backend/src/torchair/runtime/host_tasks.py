@@ -21,7 +21,7 @@ from torchair.passes.base import value_of
 from torchair.passes.step_numbers import TASKS, host_lists, is_number, step_inputs
 from torchair.runtime.fx_program import HasGraph, line_of, write_program
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 class TaskRecorder(Protocol):
@@ -109,27 +109,27 @@ def take_step_numbers(gm: torch.fx.GraphModule) -> tuple[StepNumbers, HasGraph |
     return made, part
 
 
-def _after(inputs: Sequence[Node]) -> Node:
+def _after(inputs: Sequence[FxNode]) -> FxNode:
     return inputs[-1].next
 
 
-def _known_numbers(graph: torch.fx.Graph, found: frozenset[Node]) -> set[Node]:
+def _known_numbers(graph: torch.fx.Graph, found: frozenset[FxNode]) -> set[FxNode]:
     """The inputs, and the numbers that are made of them."""
-    known: set[Node] = set(found)
+    known: set[FxNode] = set(found)
     for node in graph.nodes:
         if node.op == "call_function" and is_number(node) and any(n in known for n in node.all_input_nodes):
             known.add(node)
     return known
 
 
-def _reads(node: Node, known: set[Node]) -> bool:
+def _reads(node: FxNode, known: set[FxNode]) -> bool:
     return any(n in known for n in node.all_input_nodes)
 
 
 def _host_part(gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any]) -> torch.fx.GraphModule:
     """The part of a graph that computes numbers from its arguments; a number that a result tells is left out."""
     part = torch.fx.Graph()
-    copies: dict[Node, Node] = {}
+    copies: dict[FxNode, FxNode] = {}
     for node in gm.graph.nodes:
         of_numbers = node.op == "call_function" and is_number(node) and all(n in copies for n in node.all_input_nodes)
         if node.op == "placeholder" or of_numbers:

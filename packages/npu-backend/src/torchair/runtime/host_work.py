@@ -13,7 +13,7 @@ from ge_graph.errors import EngineError
 from torchair.passes.base import value_of
 
 aten = torch.ops.aten
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _MASKS: Final = (torch.bool, torch.uint8)
 _INSTEAD: Final = {
     "index_put": "write torch.where(mask, value, y)",
@@ -84,7 +84,7 @@ def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
         )
 
 
-def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str]]:
+def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[FxNode, str]]:
     """The nodes that need the host while a device captures, each with the reason and what to write instead."""
     changing = _changing(gm.graph)
     for node in gm.graph.nodes:
@@ -115,7 +115,7 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
 
 
-def _by_mask(node: Node, name: str) -> bool:
+def _by_mask(node: FxNode, name: str) -> bool:
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     indices = node.args[1]
@@ -123,16 +123,16 @@ def _by_mask(node: Node, name: str) -> bool:
     return any(isinstance(v := value_of(i), torch.Tensor) and v.dtype in _MASKS for i in indices)
 
 
-def _changing(graph: torch.fx.Graph) -> set[Node]:
+def _changing(graph: torch.fx.Graph) -> set[FxNode]:
     """Values that need not be the same in every run."""
-    changing: set[Node] = set()
+    changing: set[FxNode] = set()
     for node in graph.nodes:
         if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
             changing.add(node)
     return changing
 
 
-def _tensors(node: Node) -> list[tuple[Node, torch.Tensor]]:
+def _tensors(node: FxNode) -> list[tuple[FxNode, torch.Tensor]]:
     return [(n, v) for n in node.all_input_nodes if isinstance(v := value_of(n), torch.Tensor)]
 
 
@@ -140,7 +140,7 @@ def _on(value: Any, device: str) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == device
 
 
-def _from_host(node: Node, device: str, changing: set[Node]) -> Node | None:
+def _from_host(node: FxNode, device: str, changing: set[FxNode]) -> FxNode | None:
     """A tensor of the host that an operator of the device reads; a constant without dimensions is a number to it."""
     made = value_of(node)
     if not any(_on(v, device) for v in (made if isinstance(made, (tuple, list)) else (made,))):
@@ -151,5 +151,5 @@ def _from_host(node: Node, device: str, changing: set[Node]) -> Node | None:
     return None
 
 
-def _to_host(node: Node, device: str) -> bool:
+def _to_host(node: FxNode, device: str) -> bool:
     return _on(value_of(node), "cpu") and any(_on(v, device) for _, v in _tensors(node))

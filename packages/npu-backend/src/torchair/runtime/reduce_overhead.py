@@ -33,7 +33,7 @@ from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
 from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import View, ViewPlan, take_views
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 STATIC: Final = "static"
 WRITTEN: Final = "written"
 USER: Final = "user"
@@ -213,7 +213,7 @@ def run_captured(
     return CapturedGraph(plan, make, switches, title)
 
 
-def _kind(node: Node, position: int, memory: MemoryFacts, static: frozenset[int]) -> str:
+def _kind(node: FxNode, position: int, memory: MemoryFacts, static: frozenset[int]) -> str:
     if not isinstance(value_of(node), torch.Tensor):
         return ""
     if memory.roots(node) & memory.written:
@@ -250,14 +250,14 @@ def run_program(plan: CapturePlan, args: list[Any]) -> Any:
 
 def finish(plan: CapturePlan, values: Sequence[Any]) -> Any:
     """Take the views that are left of the values, and hand out what the caller expects."""
-    known: dict[Node, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
+    known: dict[FxNode, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
     for view in plan.views.views:
         known[view.node] = _take(view, known)
     wanted = tuple(known[v] if isinstance(v, torch.fx.Node) else v for v in plan.views.wanted)
     return wanted if plan.nested else wanted[0]
 
 
-def _take(view: View, known: Mapping[Node, Any]) -> Any:
+def _take(view: View, known: Mapping[FxNode, Any]) -> Any:
     args, kwargs = torch.fx.map_arg((view.args, view.kwargs), known.__getitem__)
     return view.target(*args, **kwargs)
 
