@@ -352,6 +352,7 @@ def _compile_graph(
     from torchair.compiler import observers, pipeline
     from torchair.compiler.gears import gears_of
     from torchair.compiler.traced_graph import traced_graph
+    from torchair.oplib import converters
     from torchair.passes.written_operands import tell_of_written_operands
 
     guarded = from_dynamo()
@@ -390,6 +391,7 @@ def _compile_graph(
         compiler = traced.compiler(stages)
     else:
         compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before, told=told)
+    converters.register()  # before the table: it is built anew for each change of the registry
     table = decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead")
     before[:] = [time.perf_counter() - start]
     try:
