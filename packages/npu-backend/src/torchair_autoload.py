@@ -24,13 +24,22 @@ HOME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torchair", "__i
 replaced = False
 """Whether a stand-in was taken away; ``get_npu_backend`` says so once in the log."""
 _BACKENDS = ("npu", "npugraph_ex")
-_BUNDLED = "torch_npu.dynamo.npugraph_ex"
-"""What the functions of ``torch.npu.npugraph_ex`` import when they are called; it means this package too."""
+_BUNDLED = "torch_npu.dynamo."
+_PACKAGES = ("npugraph_ex", "torchair")
+"""What the functions of ``torch.npu.npugraph_ex`` import in ``_BUNDLED`` when they are called, the second before torch_npu
+2.10; both mean this package too."""
 _ADDED_TO = "torch_npu.npu.npugraph_ex"
 """What ``torch.npu.npugraph_ex`` is; torch_npu loads it at its first use."""
 _MOMENTS = ("torch_npu", "torch._dynamo", _ADDED_TO)
-_NEWER = (("", "compile_fx"), ("", "ops"), ("scope", "npu_stream_switch"))
-"""Names under ``_ADDED_TO`` that newer sources of torch_npu have: the module inside, the name."""
+_NEWER = (
+    ("", "compile_fx"),
+    ("", "register_replacement"),
+    ("", "ops"),
+    ("ops", "record"),
+    ("scope", "deterministic"),
+    ("scope", "npu_stream_switch"),
+)
+"""Names under ``_ADDED_TO`` that other releases of torch_npu have: the module inside, the name."""
 
 
 def load() -> None:
@@ -122,7 +131,7 @@ def _file(module: Any) -> Any:
 
 
 class _Watcher:
-    """A finder on ``sys.meta_path`` that runs ``settle`` after three modules have loaded, and finds one name's module."""
+    """A finder on ``sys.meta_path`` that runs ``settle`` after three modules have loaded, and finds the bundled modules."""
 
     def __init__(self) -> None:
         self._asking: set[str] = set()
@@ -134,8 +143,8 @@ class _Watcher:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the other finders have, its loader followed by ``settle``; that of ``_BUNDLED`` is our own."""
-        if name == _BUNDLED:
+        """The spec that the other finders have, its loader followed by ``settle``; inside ``_BUNDLED`` our own."""
+        if name.startswith(_BUNDLED) and name.split(".")[2] in _PACKAGES:
             return ModuleSpec(name, _Ours())
         if name not in _MOMENTS or name in self._asking:
             return None
@@ -174,11 +183,12 @@ class _Followed(Loader):
 
 
 class _Ours(Loader):
-    """Gives ``npugraph_ex`` of this package another name; the module stays as it is."""
+    """Gives a module of this package another name; the module stays as it is."""
 
     def create_module(self, spec: Any) -> Any:
-        take_away_stand_in("npugraph_ex")
-        module = importlib.import_module("npugraph_ex")
+        own = spec.name.removeprefix(_BUNDLED)
+        take_away_stand_in(own.partition(".")[0])
+        module = importlib.import_module(own)
         self._own = module.__spec__
         return module
 

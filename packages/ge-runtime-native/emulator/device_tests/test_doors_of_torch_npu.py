@@ -57,6 +57,21 @@ def test_what_they_import_is_this_package():
     assert npugraph_ex.__spec__.name == npugraph_ex.__name__ == "npugraph_ex"
 
 
+def test_what_older_ones_import_is_this_package():
+    """The functions of ``torch.npu.npugraph_ex`` of torch_npu 2.9 import these, the last one a module without source."""
+    from torch_npu.dynamo import torchair as imported
+    from torch_npu.dynamo.torchair import ops, scope
+    from torch_npu.dynamo.torchair.experimental import inference
+
+    assert imported is torchair
+    assert (ops, scope) == (torchair.ops, torchair.scope)
+    assert inference is torchair.experimental.inference
+    assert importlib.import_module("torch_npu.dynamo.torchair.core.utils") is torchair.core.utils
+    assert [m.__spec__.name for m in (ops, scope, inference)] == [m.__name__ for m in (ops, scope, inference)]
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("torch_npu.dynamo.torchair.no_such_module")
+
+
 @pytest.mark.parametrize("options", [(), ({"clone_input": False},), (None, None, {"clone_input": False})])
 def test_a_compiler_without_a_graph(options):
     def backend(gm, example_inputs):
@@ -103,12 +118,22 @@ def test_names_of_torch_npu_stay_its_own():
         return "own"
 
     newer = types.ModuleType("newer")
-    newer.compile_fx, newer.ops, newer.scope = own, types.ModuleType("ops"), types.ModuleType("scope")
-    newer.scope.npu_stream_switch = own
-    before = {name: copy.copy(vars(module)) for name, module in (("", newer), ("scope", newer.scope))}
+    newer.compile_fx = newer.register_replacement = own
+    newer.ops, newer.scope = types.ModuleType("ops"), types.ModuleType("scope")
+    newer.ops.record = newer.scope.npu_stream_switch = newer.scope.deterministic = own
+    before = {name: copy.copy(vars(module)) for name, module in (("", newer), ("ops", newer.ops), ("scope", newer.scope))}
     torchair_autoload.add_newer_names(newer)
-    assert before == {"": vars(newer), "scope": vars(newer.scope)}
+    assert before == {"": vars(newer), "ops": vars(newer.ops), "scope": vars(newer.scope)}
     torchair_autoload.add_newer_names(None)  # torch_npu before there was npugraph_ex
     theirs = importlib.import_module("torch_npu.npu.npugraph_ex")
     assert theirs.scope.limit_core_num.__module__ == "torch_npu.npu.npugraph_ex.scope"
     assert theirs.register_replacement.__module__ == "torch_npu.npu.npugraph_ex"
+
+
+def test_what_an_older_one_lacks():
+    older = types.ModuleType("older")
+    older.ops, older.scope = types.ModuleType("ops"), types.ModuleType("scope")
+    torchair_autoload.add_newer_names(older)
+    assert older.register_replacement is torchair.register_replacement
+    assert older.ops.record is torchair.ops.record
+    assert older.scope.deterministic.__module__ == "npugraph_ex.scope"
