@@ -26,8 +26,8 @@ replaced = False
 _BACKENDS = ("npu", "npugraph_ex")
 _BUNDLED = "torch_npu.dynamo."
 _PACKAGES = ("npugraph_ex", "torchair")
-"""What the functions of ``torch.npu.npugraph_ex`` import in ``_BUNDLED`` when they are called, the second before torch_npu
-2.10; both mean this package too."""
+"""What the functions of ``torch.npu.npugraph_ex`` import in ``_BUNDLED`` when they are called, the second before
+torch_npu 2.10; both mean this package too."""
 _ADDED_TO = "torch_npu.npu.npugraph_ex"
 """What ``torch.npu.npugraph_ex`` is; torch_npu loads it at its first use."""
 _MOMENTS = ("torch_npu", "torch._dynamo", _ADDED_TO)
@@ -131,7 +131,7 @@ def _file(module: Any) -> Any:
 
 
 class _Watcher:
-    """A finder on ``sys.meta_path`` that runs ``settle`` after three modules have loaded, and finds the bundled modules."""
+    """A finder on ``sys.meta_path`` that runs ``settle`` after ``_MOMENTS`` have loaded, and finds bundled modules."""
 
     def __init__(self) -> None:
         self._asking: set[str] = set()

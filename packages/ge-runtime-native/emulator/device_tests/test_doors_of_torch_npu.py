@@ -8,11 +8,10 @@ import types
 import pytest
 import torch
 import torch_npu  # noqa: F401 - the device
-
 import torchair_autoload
 from torch._functorch.aot_autograd import aot_module_simplified
 
-import torchair  # noqa: F401 - takes the names that torch_npu has given to others
+import torchair
 
 SCOPE = torch.npu.npugraph_ex.scope
 
@@ -121,7 +120,9 @@ def test_names_of_torch_npu_stay_its_own():
     newer.compile_fx = newer.register_replacement = own
     newer.ops, newer.scope = types.ModuleType("ops"), types.ModuleType("scope")
     newer.ops.record = newer.scope.npu_stream_switch = newer.scope.deterministic = own
-    before = {name: copy.copy(vars(module)) for name, module in (("", newer), ("ops", newer.ops), ("scope", newer.scope))}
+    before = {
+        name: copy.copy(vars(module)) for name, module in (("", newer), ("ops", newer.ops), ("scope", newer.scope))
+    }
     torchair_autoload.add_newer_names(newer)
     assert before == {"": vars(newer), "ops": vars(newer.ops), "scope": vars(newer.scope)}
     torchair_autoload.add_newer_names(None)  # torch_npu before there was npugraph_ex

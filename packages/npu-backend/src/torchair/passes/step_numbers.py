@@ -80,11 +80,15 @@ def _sizes(graph: torch.fx.Graph) -> frozenset[Any]:
     return frozenset().union(*map(_symbols, values))
 
 
-def _numbers(graph: torch.fx.Graph) -> list[Node]:
+def numbers_without_sizes(graph: torch.fx.Graph) -> list[Node]:
     """Inputs that are numbers and decide no size."""
     sizes = _sizes(graph)
-    inputs = (n for n in graph.nodes if n.op == "placeholder" and isinstance(value_of(n), torch.SymInt))
+    inputs = (n for n in graph.nodes if n.op == "placeholder" and is_number(n))
     return [n for n in inputs if _symbols(value_of(n)) and not _symbols(value_of(n)) & sizes]
+
+
+def _numbers(graph: torch.fx.Graph) -> list[Node]:
+    return [n for n in numbers_without_sizes(graph) if isinstance(value_of(n), torch.SymInt)]
 
 
 def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
@@ -106,7 +110,7 @@ def _held_on_device(user: Node, home: str) -> bool:
     return user.target is aten.scalar_tensor.default and value_of(user).device.type == home
 
 
-def _home(graph: torch.fx.Graph) -> str:
+def home_of(graph: torch.fx.Graph) -> str:
     """The device type of the graph; a device wins over the host."""
     devices = {v.device.type for n in graph.nodes if isinstance(v := value_of(n), torch.Tensor)}
     return min(devices, key=lambda device: (device == "cpu", device), default="cpu")
@@ -126,7 +130,7 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[Node]:
 
     Another value of any other number needs another capture.
     """
-    home = _home(graph)
+    home = home_of(graph)
     return frozenset(
         n
         for n in _numbers(graph)
