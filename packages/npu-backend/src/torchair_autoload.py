@@ -4,8 +4,8 @@ torch calls ``load`` when it loads its backend extensions (entry point group ``t
 ``import torchair`` calls ``watch``, for processes in which torch loads no extensions.
 
 torch_npu carries a bundled torchair and puts stand-ins for it into ``sys.modules``, while it loads or when dynamo does,
-and its backends into dynamo's table. Whoever has installed this package means this one, so after each of these imports the
-names are taken back. This is a module beside the package, not inside: as long as the stand-in is there,
+and its backends into dynamo's table. Whoever has installed this package means this one, so after each of these imports
+the names are taken back. This is a module beside the package, not inside: as long as the stand-in is there,
 ``torchair.anything`` cannot be imported. Without torch_npu it does nothing, and it never raises: an exception here
 would break ``import torch``.
 """

@@ -57,7 +57,7 @@ def test_what_they_import_is_this_package():
 
 
 def test_what_older_ones_import_is_this_package():
-    """The functions of ``torch.npu.npugraph_ex`` of torch_npu 2.9 import these, the last one a module without source."""
+    """The functions of ``torch.npu.npugraph_ex`` of torch_npu 2.9 import these."""
     from torch_npu.dynamo import torchair as imported
     from torch_npu.dynamo.torchair import ops, scope
     from torch_npu.dynamo.torchair.experimental import inference

@@ -131,13 +131,15 @@ def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
     if home_of(graph) == "cpu":
         return frozenset()
     for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr") or node.op == "call_function" and _computes(node, found):
-            if _on(value_of(node), "cpu") or is_number(node):
-                found.add(node)
+        given = node.op in ("placeholder", "get_attr")
+        if (given or _computes(node, found)) and (_on(value_of(node), "cpu") or is_number(node)):
+            found.add(node)
     return frozenset(found)
 
 
 def _computes(node: Node, found: set[Node]) -> bool:
+    if node.op != "call_function":
+        return False
     tags = getattr(node.target, "tags", ())
     looks = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
     plain = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable or is_number(node)
