@@ -138,6 +138,50 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[Node]:
     )
 
 
+# -- what the host computes
+
+
+def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
+    """What the host alone computes of a graph that a device captures: inputs and constants that lie there, numbers, and
+    what is made of them without a look at their values.
+
+    None of it is part of a capture; the host computes it before each run.
+    """
+    found: set[Node] = set()
+    if home_of(graph) == "cpu":
+        return frozenset()
+    for node in graph.nodes:
+        given = node.op in ("placeholder", "get_attr")
+        if (given or _computes(node, found)) and (_lies_on_host(value_of(node)) or is_number(node)):
+            found.add(node)
+    return frozenset(found)
+
+
+def _computes(node: Node, found: set[Node]) -> bool:
+    if node.op != "call_function":
+        return False
+    tags = getattr(node.target, "tags", ())
+    looks = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+    op = node.target if isinstance(node.target, torch._ops.OpOverload) else None
+    plain = (
+        is_number(node) or op is not None and not op._schema.is_mutable and op.namespace != "air"
+    )  # marks of streams
+    return plain and not looks and found.issuperset(node.all_input_nodes)
+
+
+def _lies_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def changing_values(graph: torch.fx.Graph) -> set[Node]:
+    """Values that need not be the same in every run."""
+    changing: set[Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
+            changing.add(node)
+    return changing
+
+
 # -- numbers in device memory
 
 _INTEGER: Final = frozenset((torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64))

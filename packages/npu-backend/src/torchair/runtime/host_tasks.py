@@ -20,9 +20,16 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import escape
 from ge_graph.errors import EngineError, GeError
 from torchair.passes.base import value_of
-from torchair.passes.step_numbers import TASKS, host_lists, is_number, numbers_without_sizes, step_inputs
+from torchair.passes.step_numbers import (
+    TASKS,
+    changing_values,
+    host_lists,
+    is_number,
+    numbers_without_sizes,
+    on_host,
+    step_inputs,
+)
 from torchair.runtime.fx_program import HasGraph, line_of, write_program
-from torchair.runtime.host_work import changing_values, on_host
 
 Node: TypeAlias = torch.fx.Node
 
@@ -137,7 +144,7 @@ def _given(graph: torch.fx.Graph, own: frozenset[Node]) -> list[_Given]:
         if node not in own or not isinstance(value, torch.Tensor):
             continue
         results = frozenset(u for u in node.users if u.op == "output")
-        readers = frozenset(u for u in node.users if u not in own) - results
+        readers = frozenset(u for u in node.users if u not in own and _on_device(u)) - results
         if results and node.op != "placeholder":
             found.append(_Given(node, results, value))
         if readers and (value.dim() or node in changing):
@@ -148,14 +155,16 @@ def _given(graph: torch.fx.Graph, own: frozenset[Node]) -> list[_Given]:
 def _copy_on_device(value: torch.Tensor, readers: frozenset[Node]) -> torch.Tensor:
     """What stands for a tensor of the host on the device; a number of torch's widest type has the width of the others
     there, as devices have no such type."""
-    made = [v for n in readers for v in _made(n) if v.device.type != "cpu"]
+    made = [v for n in readers for v in _on_device(n)]
     narrow = value.dtype == torch.float64 and not value.dim() and all(v.dtype != torch.float64 for v in made)
     return value.to(device=made[0].device, dtype=torch.float32 if narrow else value.dtype)
 
 
-def _made(node: Node) -> list[torch.Tensor]:
+def _on_device(node: Node) -> list[torch.Tensor]:
+    """The results of a node that do not lie on the host."""
     values = value_of(node)
-    return [v for v in (values if isinstance(values, (tuple, list)) else (values,)) if isinstance(v, torch.Tensor)]
+    made = values if isinstance(values, (tuple, list)) else (values,)
+    return [v for v in made if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
 
 
 def _handed(graph: torch.fx.Graph, after: Node, made: StepNumbers, value: torch.Tensor) -> Node:

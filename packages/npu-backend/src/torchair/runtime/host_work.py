@@ -11,7 +11,7 @@ from ge_converters.base.device_composites import computed_by_host
 from ge_converters.base.provenance import user_frame
 from ge_graph.errors import EngineError
 from torchair.passes.base import value_of
-from torchair.passes.step_numbers import home_of, is_number
+from torchair.passes.step_numbers import changing_values, home_of, on_host
 
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
@@ -121,31 +121,6 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
 
 
-def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
-    """What the host alone computes of a graph that a device captures: inputs and constants that lie there, numbers, and
-    what is made of them without a look at their values.
-
-    None of it is part of a capture; the host computes it before each run.
-    """
-    found: set[Node] = set()
-    if home_of(graph) == "cpu":
-        return frozenset()
-    for node in graph.nodes:
-        given = node.op in ("placeholder", "get_attr")
-        if (given or _computes(node, found)) and (_on(value_of(node), "cpu") or is_number(node)):
-            found.add(node)
-    return frozenset(found)
-
-
-def _computes(node: Node, found: set[Node]) -> bool:
-    if node.op != "call_function":
-        return False
-    tags = getattr(node.target, "tags", ())
-    looks = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
-    plain = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable or is_number(node)
-    return plain and not looks and found.issuperset(node.all_input_nodes)
-
-
 def _writes_host(node: Node) -> bool:
     """Whether a tensor of the host is written; in a graph of a device a replay would not do it again."""
     schema = node.target._schema  # type: ignore[union-attr]
@@ -163,15 +138,6 @@ def _by_mask(node: Node, name: str) -> bool:
     indices = node.args[1]
     assert isinstance(indices, (tuple, list))
     return any(isinstance(v := value_of(i), torch.Tensor) and v.dtype in _MASKS for i in indices)
-
-
-def changing_values(graph: torch.fx.Graph) -> set[Node]:
-    """Values that need not be the same in every run."""
-    changing: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
-            changing.add(node)
-    return changing
 
 
 def _tensors(node: Node) -> list[tuple[Node, torch.Tensor]]:
