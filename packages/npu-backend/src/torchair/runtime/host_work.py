@@ -123,7 +123,7 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
 
 def _writes_host(node: Node) -> bool:
     """Whether a tensor of the host is written; in a graph of a device a replay would not do it again."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     written = [
         a for a, row in zip(node.args, schema.arguments) if row.alias_info is not None and row.alias_info.is_write
     ]
