@@ -290,7 +290,7 @@ def _from_data(content: bytes, body: Mapping[str, Any]) -> CapturePlan:
         numbers.values = host_program(reader.graph(graphs["host"]))
     views = views_from_data(body)
     for result in results:
-        position(result + 1, count + 1)
+        position(result + 1, inputs + 1)
     if len(results) != len(views.returned) or len(results) != len(list(graph.graph.nodes)[-1].args[0]):
         raise ValueError(f"{len(results)} results, {len(views.returned)} expected")
     program, source = write_program(graph, "a program from the cache")

@@ -12,6 +12,7 @@ import torch
 
 from torchair.passes.base import FxPass, is_lazy, same_sizes, value_of
 from torchair.passes.memory import MemoryFacts, shares
+from torchair.passes.step_numbers import home_of
 
 aten = torch.ops.aten
 FxNode: TypeAlias = torch.fx.Node
@@ -132,7 +133,8 @@ def _others_apart(node: FxNode, held: FxNode, memory: MemoryFacts) -> bool:
 class ReinplaceOps(FxPass):
     """``a = sin(x); b = add(a, 1)`` -> ``b = add_(a, 1)``, if nobody reads ``a`` later.
 
-    The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits.
+    The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits. What
+    the host computes in a graph of a device stays as it is: it is computed before, not in its place.
 
     Saves an allocation per operator; after the user's passes, which see a graph without side effects.
     """
@@ -140,14 +142,14 @@ class ReinplaceOps(FxPass):
     option = "inplace_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        memory = MemoryFacts(gm.graph)
+        memory, home = MemoryFacts(gm.graph), home_of(gm.graph)
         edits = 0
         for node in gm.graph.nodes:
             form = in_place_form(node.target) if node.op == "call_function" else None
             held = node.args[0] if form is not None and node.args else None
             if not isinstance(held, torch.fx.Node) or memory.given(held) or is_lazy(held):
                 continue
-            if not _fits(node, held):
+            if not _fits(node, held) or value_of(held).device.type != home:
                 continue
             if memory.is_read_after(held, node) or not _others_apart(node, held, memory):
                 continue

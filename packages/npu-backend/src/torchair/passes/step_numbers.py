@@ -80,14 +80,18 @@ def _sizes(graph: torch.fx.Graph) -> frozenset[Any]:
     return frozenset().union(*map(_symbols, values))
 
 
-def _numbers(graph: torch.fx.Graph) -> list[FxNode]:
+def numbers_without_sizes(graph: torch.fx.Graph) -> list[Node]:
     """Inputs that are numbers and decide no size."""
     sizes = _sizes(graph)
-    inputs = (n for n in graph.nodes if n.op == "placeholder" and isinstance(value_of(n), torch.SymInt))
+    inputs = (n for n in graph.nodes if n.op == "placeholder" and is_number(n))
     return [n for n in inputs if _symbols(value_of(n)) and not _symbols(value_of(n)) & sizes]
 
 
-def _readers(number: FxNode) -> Iterator[tuple[FxNode, FxNode]]:
+def _numbers(graph: torch.fx.Graph) -> list[Node]:
+    return [n for n in numbers_without_sizes(graph) if isinstance(value_of(n), torch.SymInt)]
+
+
+def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
     """Who reads a number, or a number made of it, with the number that is read; further numbers are not listed."""
     todo, seen = [number], {number}
     while todo:
@@ -106,7 +110,7 @@ def _held_on_device(user: FxNode, home: str) -> bool:
     return user.target is aten.scalar_tensor.default and value_of(user).device.type == home
 
 
-def _home(graph: torch.fx.Graph) -> str:
+def home_of(graph: torch.fx.Graph) -> str:
     """The device type of the graph; a device wins over the host."""
     devices = {v.device.type for n in graph.nodes if isinstance(v := value_of(n), torch.Tensor)}
     return min(devices, key=lambda device: (device == "cpu", device), default="cpu")
@@ -126,12 +130,56 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[FxNode]:
 
     Another value of any other number needs another capture.
     """
-    home = _home(graph)
+    home = home_of(graph)
     return frozenset(
         n
         for n in _numbers(graph)
         if all(_held_on_device(user, home) or _updated(user, read) for user, read in _readers(n))
     )
+
+
+# -- what the host computes
+
+
+def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
+    """What the host alone computes of a graph that a device captures: inputs and constants that lie there, numbers, and
+    what is made of them without a look at their values.
+
+    None of it is part of a capture; the host computes it before each run.
+    """
+    found: set[Node] = set()
+    if home_of(graph) == "cpu":
+        return frozenset()
+    for node in graph.nodes:
+        given = node.op in ("placeholder", "get_attr")
+        if (given or _computes(node, found)) and (_lies_on_host(value_of(node)) or is_number(node)):
+            found.add(node)
+    return frozenset(found)
+
+
+def _computes(node: Node, found: set[Node]) -> bool:
+    if node.op != "call_function":
+        return False
+    tags = getattr(node.target, "tags", ())
+    looks = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+    op = node.target if isinstance(node.target, torch._ops.OpOverload) else None
+    plain = (
+        is_number(node) or op is not None and not op._schema.is_mutable and op.namespace != "air"
+    )  # marks of streams
+    return plain and not looks and found.issuperset(node.all_input_nodes)
+
+
+def _lies_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def changing_values(graph: torch.fx.Graph) -> set[Node]:
+    """Values that need not be the same in every run."""
+    changing: set[Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
+            changing.add(node)
+    return changing
 
 
 # -- numbers in device memory
