@@ -229,7 +229,9 @@ def measure() -> Iterator[Measurement]:
             continue
         yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key], name=PEER)
         what = f"{name}, conversion: from dynamo's graph to what it calls"
-        yield at_most(GROUP, what, ours[f"{name}, conversion"], 1.0, unit="s", peer=peer[f"{name}, conversion"], name=PEER)
+        yield at_most(
+            GROUP, what, ours[f"{name}, conversion"], 1.0, unit="s", peer=peer[f"{name}, conversion"], name=PEER
+        )
         counted = ours["operators"][at], peer["operators"][at]
         yield at_most(GROUP, f"{name}, GE operators", counted[0], 1.0, unit="ops", peer=counted[1], name=PEER)
     yield at_most(GROUP, f"a call with {INPUTS} inputs", ours["call"], 1.0, unit="us", peer=peer["call"], name=PEER)

@@ -80,18 +80,18 @@ def _sizes(graph: torch.fx.Graph) -> frozenset[Any]:
     return frozenset().union(*map(_symbols, values))
 
 
-def numbers_without_sizes(graph: torch.fx.Graph) -> list[Node]:
+def numbers_without_sizes(graph: torch.fx.Graph) -> list[FxNode]:
     """Inputs that are numbers and decide no size."""
     sizes = _sizes(graph)
     inputs = (n for n in graph.nodes if n.op == "placeholder" and is_number(n))
     return [n for n in inputs if _symbols(value_of(n)) and not _symbols(value_of(n)) & sizes]
 
 
-def _numbers(graph: torch.fx.Graph) -> list[Node]:
+def _numbers(graph: torch.fx.Graph) -> list[FxNode]:
     return [n for n in numbers_without_sizes(graph) if isinstance(value_of(n), torch.SymInt)]
 
 
-def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
+def _readers(number: FxNode) -> Iterator[tuple[FxNode, FxNode]]:
     """Who reads a number, or a number made of it, with the number that is read; further numbers are not listed."""
     todo, seen = [number], {number}
     while todo:
@@ -141,13 +141,13 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[FxNode]:
 # -- what the host computes
 
 
-def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
+def on_host(graph: torch.fx.Graph) -> frozenset[FxNode]:
     """What the host alone computes of a graph that a device captures: inputs and constants that lie there, numbers, and
     what is made of them without a look at their values.
 
     None of it is part of a capture; the host computes it before each run.
     """
-    found: set[Node] = set()
+    found: set[FxNode] = set()
     if home_of(graph) == "cpu":
         return frozenset()
     for node in graph.nodes:
@@ -157,7 +157,7 @@ def on_host(graph: torch.fx.Graph) -> frozenset[Node]:
     return frozenset(found)
 
 
-def _computes(node: Node, found: set[Node]) -> bool:
+def _computes(node: FxNode, found: set[FxNode]) -> bool:
     if node.op != "call_function":
         return False
     tags = getattr(node.target, "tags", ())
@@ -173,9 +173,9 @@ def _lies_on_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
-def changing_values(graph: torch.fx.Graph) -> set[Node]:
+def changing_values(graph: torch.fx.Graph) -> set[FxNode]:
     """Values that need not be the same in every run."""
-    changing: set[Node] = set()
+    changing: set[FxNode] = set()
     for node in graph.nodes:
         if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
             changing.add(node)

@@ -130,12 +130,12 @@ def take_step_numbers(gm: torch.fx.GraphModule) -> tuple[StepNumbers, HasGraph |
 class _Given:
     """What a program takes of what the host computes: for operators of the device a copy there, or as a result."""
 
-    node: Node
-    users: frozenset[Node]
+    node: FxNode
+    users: frozenset[FxNode]
     value: torch.Tensor
 
 
-def _given(graph: torch.fx.Graph, own: frozenset[Node]) -> list[_Given]:
+def _given(graph: torch.fx.Graph, own: frozenset[FxNode]) -> list[_Given]:
     """Constants without dimensions are left out where an operator of the device reads them: they are numbers to it."""
     changing = changing_values(graph)
     found: list[_Given] = []
@@ -152,7 +152,7 @@ def _given(graph: torch.fx.Graph, own: frozenset[Node]) -> list[_Given]:
     return found
 
 
-def _copy_on_device(value: torch.Tensor, readers: frozenset[Node]) -> torch.Tensor:
+def _copy_on_device(value: torch.Tensor, readers: frozenset[FxNode]) -> torch.Tensor:
     """What stands for a tensor of the host on the device; a number of torch's widest type has the width of the others
     there, as devices have no such type."""
     made = [v for n in readers for v in _on_device(n)]
@@ -160,14 +160,14 @@ def _copy_on_device(value: torch.Tensor, readers: frozenset[Node]) -> torch.Tens
     return value.to(device=made[0].device, dtype=torch.float32 if narrow else value.dtype)
 
 
-def _on_device(node: Node) -> list[torch.Tensor]:
+def _on_device(node: FxNode) -> list[torch.Tensor]:
     """The results of a node that do not lie on the host."""
     values = value_of(node)
     made = values if isinstance(values, (tuple, list)) else (values,)
     return [v for v in made if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
 
 
-def _handed(graph: torch.fx.Graph, after: Node, made: StepNumbers, value: torch.Tensor) -> Node:
+def _handed(graph: torch.fx.Graph, after: FxNode, made: StepNumbers, value: torch.Tensor) -> FxNode:
     """One input more, behind the others."""
     with graph.inserting_after(after):
         moved = graph.placeholder(f"held_{len(made.memory)}")
@@ -176,7 +176,7 @@ def _handed(graph: torch.fx.Graph, after: Node, made: StepNumbers, value: torch.
     return moved
 
 
-def _without_sizes(graph: torch.fx.Graph) -> frozenset[Node]:
+def _without_sizes(graph: torch.fx.Graph) -> frozenset[FxNode]:
     """Inputs that are numbers and decide no size."""
     return frozenset(numbers_without_sizes(graph))
 
@@ -195,7 +195,7 @@ def _reads(node: FxNode, known: set[FxNode]) -> bool:
 
 
 def _host_part(
-    gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any], own: frozenset[Node]
+    gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any], own: frozenset[FxNode]
 ) -> torch.fx.GraphModule:
     """The part of a graph that computes ``own`` and numbers from its arguments; a number that a result tells is left
     out."""

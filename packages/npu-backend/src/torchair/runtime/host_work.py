@@ -121,18 +121,18 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[FxNode, s
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
 
 
-def _writes_host(node: Node) -> bool:
+def _writes_host(node: FxNode) -> bool:
     """Whether a tensor of the host is written; in a graph of a device a replay would not do it again."""
     schema = node.target._schema
     written = [
         a for a, row in zip(node.args, schema.arguments) if row.alias_info is not None and row.alias_info.is_write
     ]
-    nodes: list[Node] = []
+    nodes: list[FxNode] = []
     torch.fx.map_arg(tuple(written), nodes.append)
     return any(_on(value_of(n), "cpu") for n in nodes)
 
 
-def _by_mask(node: Node, name: str) -> bool:
+def _by_mask(node: FxNode, name: str) -> bool:
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     indices = node.args[1]
@@ -140,7 +140,7 @@ def _by_mask(node: Node, name: str) -> bool:
     return any(isinstance(v := value_of(i), torch.Tensor) and v.dtype in _MASKS for i in indices)
 
 
-def _tensors(node: Node) -> list[tuple[Node, torch.Tensor]]:
+def _tensors(node: FxNode) -> list[tuple[FxNode, torch.Tensor]]:
     return [(n, v) for n in node.all_input_nodes if isinstance(v := value_of(n), torch.Tensor)]
 
 

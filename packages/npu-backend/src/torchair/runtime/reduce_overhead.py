@@ -223,7 +223,7 @@ def _kind(node: FxNode, position: int, memory: MemoryFacts, static: frozenset[in
     return STATIC if position in static else USER
 
 
-def _of_host(node: Node, device: str) -> bool:
+def _of_host(node: FxNode, device: str) -> bool:
     value = value_of(node)
     return device != "cpu" and isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
