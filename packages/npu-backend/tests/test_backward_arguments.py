@@ -293,3 +293,31 @@ def test_bags_scale_gradients_by_how_often_an_index_occurs(mode, padding_idx):
     run = torch.compile(loss, backend=torchair.get_npu_backend(), fullgraph=True)
     run(scaled, scale_grad_by_freq=True).backward()
     torch.testing.assert_close(scaled.grad, plain.grad * scale.nan_to_num(posinf=0).unsqueeze(1))
+
+
+CONVOLUTIONS = {
+    "conv": (F.conv1d, F.conv2d, F.conv3d),
+    "transposed": (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+}
+
+
+@pytest.mark.night(rows=4)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kind", "batch", "channels", "groups"),
+    [("conv", 2, 0, 1), ("conv", 0, 0, 1), ("conv", 0, 4, 1), ("conv", 0, 4, 2), ("transposed", 0, 4, 2)],
+)
+def test_convolutions_of_nothing(kind, batch, channels, groups, axes, dynamic):
+    """No batch, or no input channels: gradients are zeros, of the shapes that eager gives them."""
+    window = (3, 2, 2)[:axes]
+    size = (channels, 6 // groups) if kind == "transposed" else (6, channels // groups)
+    inputs = [numbers(batch, channels, *(5, 6, 4)[:axes]), numbers(*size, *window), numbers(6)]
+
+    def layers(leaves):
+        return [CONVOLUTIONS[kind][axes - 1](*mine, padding=1, groups=groups) for mine in leaves]
+
+    torch._dynamo.reset()
+    run = torch.compile(layers, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)
+    for got, want in zip(gradients(run, inputs, 1), gradients(layers, inputs, 1)):
+        torch.testing.assert_close(got, want)
