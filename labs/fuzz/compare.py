@@ -118,6 +118,7 @@ def doubtful(programs: Sequence[Program], turns: int = 2) -> tuple[list[Program]
 
 def _doubtful(programs: list[Program], turns: int, unrecorded: list[Program]) -> list[Program]:
     fakes = FakeTensorMode(shape_env=ShapeEnv())
+    alone: list[Program] = []
     parts: list[tuple[Program, Recording, list[RunResult | None]]] = []
     for program in programs:
         wanted = [reference(program, turn) for turn in range(turns)]
@@ -127,8 +128,10 @@ def _doubtful(programs: list[Program], turns: int, unrecorded: list[Program]) ->
             parts.append((program, record(program, fakes), wanted))
         except NotRecorded:
             unrecorded.append(program)
+        except Exception:  # noqa: BLE001 - what it is will be found alone
+            alone.append(program)
     if not parts:
-        return []
+        return alone
     try:
         wrong = _wrong(parts, turns)
     except LoweringError as error:
@@ -140,10 +143,10 @@ def _doubtful(programs: list[Program], turns: int, unrecorded: list[Program]) ->
             parts, wrong = others, (_wrong(others, turns) if refused and others else set(range(len(others))))
         except Exception:  # noqa: BLE001 - as below
             wrong = set(range(len(others)))
-        return [*refused, *(parts[at][0] for at in sorted(wrong))]
+        return [*alone, *refused, *(parts[at][0] for at in sorted(wrong))]
     except Exception:  # noqa: BLE001 - whichever of them it is will be found alone
         wrong = set(range(len(parts)))
-    return [parts[at][0] for at in sorted(wrong)]
+    return [*alone, *(parts[at][0] for at in sorted(wrong))]
 
 
 def _wrong(parts: Sequence[tuple[Program, Recording, list[RunResult | None]]], turns: int) -> set[int]:

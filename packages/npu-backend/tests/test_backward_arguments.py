@@ -321,3 +321,27 @@ def test_convolutions_of_nothing(kind, batch, channels, groups, axes, dynamic):
     run = torch.compile(layers, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)
     for got, want in zip(gradients(run, inputs, 1), gradients(layers, inputs, 1)):
         torch.testing.assert_close(got, want)
+
+
+# Function, its floating-point input.
+OF_NOTHING = {
+    "grid_sample": (lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False), (0, 4, 3, 2)),
+    "grid_sample without channels": (lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False), (2, 0, 3, 2)),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 2), (0, 4, 3)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 2), (0, 4, 3, 3)),
+    "embedding without columns": (lambda w: F.embedding(torch.tensor([[1, 0], [2, 2]]), w), (3, 0)),
+    "embedding of no indices": (lambda w: F.embedding(torch.zeros(0, 3, dtype=torch.int64), w), (3, 0)),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_gradients_of_nothing(name):
+    fn, size = OF_NOTHING[name]
+
+    def every(leaves):
+        return [fn(*mine) for mine in leaves]
+
+    torch._dynamo.reset()
+    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
+    for got, want in zip(gradients(run, [numbers(*size)], 1), gradients(every, [numbers(*size)], 1)):
+        torch.testing.assert_close(got, want)

@@ -11,7 +11,7 @@ from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carrier
 from ge_converters.emit.shapes import filled
-from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
+from ge_converters.emit.windows import both_sides, has_nothing, known_sizes, laid_out, numbers, per_axis, zeros_of
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -176,12 +176,6 @@ def _followed_by_zeros(x: Tensor, counts: list[int]) -> Tensor:
     return result
 
 
-def _zeros(spec: TensorSpec, like: Tensor) -> Tensor:
-    """The gradient where no product was summed: of tensors without elements GE's operators take none."""
-    known = known_sizes(spec)
-    return filled(known, 0, spec.dtype) if known is not None else ge.ZerosLike(like)
-
-
 _ALL = [True, True, True]
 _BACKWARD_CASES = [
     Support(F32(2, 4, 6, 7), F32(2, 3, 8, 9), F32(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL),
@@ -265,7 +259,7 @@ def convolution_backward(
     g = _geometry(input.rank, stride, padding, dilation, output_padding, groups)
     grad, x, w = g.lift(grad_output), g.lift(input), g.lift(weight)
     beyond = [p // s for p, s in zip(g.output_padding, g.stride)] if transposed else [0]
-    empty = any(0 in (t.known_shape or ()) for t in (grad_output, input, weight))  # sums of nothing
+    empty = any(map(has_nothing, (grad_output, input, weight)))
 
     def of_input(spec: TensorSpec) -> Tensor:
         made = _forward(grad, w, None, g) if transposed else _input_gradient(grad, w, g.sizes(spec, x), g)
@@ -279,9 +273,9 @@ def convolution_backward(
 
     results: list[Tensor | None] = [None, None, None]
     if output_mask[0]:
-        results[0] = _zeros(meta_outputs[0], input) if empty else of_input(meta_outputs[0])
+        results[0] = zeros_of(meta_outputs[0], input) if empty else of_input(meta_outputs[0])
     if output_mask[1]:
-        results[1] = _zeros(meta_outputs[1], weight) if empty else of_weight(meta_outputs[1])
+        results[1] = zeros_of(meta_outputs[1], weight) if empty else of_weight(meta_outputs[1])
     if output_mask[2]:
         axes = [0, *range(2, grad_output.rank)]
         sums = ge.ReduceSum(grad_output, axes, keep_dims=False)
