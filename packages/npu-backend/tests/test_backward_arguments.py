@@ -326,7 +326,10 @@ def test_convolutions_of_nothing(kind, batch, channels, groups, axes, dynamic):
 # Function, its floating-point input.
 OF_NOTHING = {
     "grid_sample": (lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False), (0, 4, 3, 2)),
-    "grid_sample without channels": (lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False), (2, 0, 3, 2)),
+    "grid_sample without channels": (
+        lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False),
+        (2, 0, 3, 2),
+    ),
     "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 2), (0, 4, 3)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 2), (0, 4, 3, 3)),
     "embedding without columns": (lambda w: F.embedding(torch.tensor([[1, 0], [2, 2]]), w), (3, 0)),

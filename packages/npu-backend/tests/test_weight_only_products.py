@@ -84,6 +84,9 @@ WAYS = {
     "groups": groups,
     "groups and a bias": lambda m, x: groups(m, x, m.bias.to(wide(x))),
     "shifted groups": shifted_groups,
+    "shifted in 16 bits": lambda m, x: F.linear(
+        x, (m.w.to(wide(x)) - m.zero[:, None].to(wide(x))) * m.scale.to(wide(x))[:, None]
+    ),
     "dequantize_per_channel": by_channel,
     "dequantize_per_channel around zero": lambda m, x: by_channel(m, x, zero=False),
     "dequantize_per_channel_group": by_group,
@@ -131,10 +134,20 @@ def test_one_operator(name, dtype, dynamic, recording):
         check(layer, call(rows(dtype, 4, 5)), rows(dtype, 4, 5))
 
 
-def test_scales_of_float32_fit_into_bfloat16_only(recording):
-    layer, _, got, made = compiled(of_float32_scales, torch.bfloat16, recording, 4)
+def groups_of_float32_scales(m, x):
+    """Shifted in 16 bits and scaled in float32, as torchao does it."""
+    shifted = m.w4.view(N, -1, GROUP).to(wide(x)) - m.zeros[..., None].to(wide(x))
+    return F.linear(x, (shifted * m.scales.float()[..., None]).view(N, K).to(wide(x)))
+
+
+@pytest.mark.parametrize("way", [of_float32_scales, groups_of_float32_scales], ids=lambda f: f.__name__)
+def test_scales_of_float32_fit_into_bfloat16(way, recording):
+    layer, _, got, made = compiled(way, torch.bfloat16, recording, 4)
     assert made.count("WeightQuantBatchMatmulV2") == 1
     check(layer, got, rows(torch.bfloat16, 4))
+
+
+def test_scales_of_float32_may_not_fit_into_float16(recording):
     layer, _, got, made = compiled(tiny_scales, torch.float16, recording, 4)
     assert "WeightQuantBatchMatmulV2" not in made
     torch.testing.assert_close(got, layer(rows(torch.float16, 4)))

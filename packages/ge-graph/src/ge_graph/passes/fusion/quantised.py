@@ -153,15 +153,13 @@ def _shifted(rewriter: Rewriter, tensor: Any) -> tuple[Tensor | None, Tensor | N
 
 
 def _wide(rewriter: Rewriter, tensor: Any) -> Any:
-    """What Casts read that make whole numbers wider, or floats."""
+    """What Casts read that make whole numbers wider, floats of them, or other floats."""
     node = rewriter.inner(tensor, "Cast")
     while node is not None:
         source = node.inputs[0]
         if not isinstance(source, Tensor) or not _keeps(source.dtype, node.outputs[0].dtype):
             break
-        if source.dtype in _WHOLE:
-            tensor = source
-        node = rewriter.inner(source, "Cast")
+        tensor, node = source, rewriter.inner(source, "Cast")
     return tensor
 
 
