@@ -35,6 +35,17 @@ def test_table_names_only_what_exists():
     assert set(EXPECTED) <= known
 
 
+BEYOND = [(op, d) for op, d in opinfo.all_checks() if (opinfo.full_name(op), d) in opinfo.read_expected(opinfo.MORE)]
+BEYOND = [(op, d) for op, d in BEYOND if (opinfo.full_name(op), d) not in EXPECTED]
+
+
+@pytest.mark.night(rows=1)
+@pytest.mark.parametrize(("op", "dtype"), BEYOND, ids=[f"{opinfo.full_name(o)}-{d}" for o, d in BEYOND])
+def test_what_only_more_samples_show_still_fails_for_the_listed_reason(op, dtype):
+    reason = opinfo.read_expected(opinfo.MORE)[opinfo.full_name(op), dtype]
+    assert opinfo.check(op, dtype, opinfo.MORE).reason == reason
+
+
 def test_a_name_belongs_to_one_database():
     names = [opinfo.full_name(op) for database in opinfo.DATABASES for op in opinfo.entries(database)]
     assert len(names) == len(set(names))

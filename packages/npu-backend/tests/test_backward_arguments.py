@@ -293,3 +293,58 @@ def test_bags_scale_gradients_by_how_often_an_index_occurs(mode, padding_idx):
     run = torch.compile(loss, backend=torchair.get_npu_backend(), fullgraph=True)
     run(scaled, scale_grad_by_freq=True).backward()
     torch.testing.assert_close(scaled.grad, plain.grad * scale.nan_to_num(posinf=0).unsqueeze(1))
+
+
+CONVOLUTIONS = {
+    "conv": (F.conv1d, F.conv2d, F.conv3d),
+    "transposed": (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+}
+
+
+@pytest.mark.night(rows=4)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kind", "batch", "channels", "groups"),
+    [("conv", 2, 0, 1), ("conv", 0, 0, 1), ("conv", 0, 4, 1), ("conv", 0, 4, 2), ("transposed", 0, 4, 2)],
+)
+def test_convolutions_of_nothing(kind, batch, channels, groups, axes, dynamic):
+    """No batch, or no input channels: gradients are zeros, of the shapes that eager gives them."""
+    window = (3, 2, 2)[:axes]
+    size = (channels, 6 // groups) if kind == "transposed" else (6, channels // groups)
+    inputs = [numbers(batch, channels, *(5, 6, 4)[:axes]), numbers(*size, *window), numbers(6)]
+
+    def layers(leaves):
+        return [CONVOLUTIONS[kind][axes - 1](*mine, padding=1, groups=groups) for mine in leaves]
+
+    torch._dynamo.reset()
+    run = torch.compile(layers, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)
+    for got, want in zip(gradients(run, inputs, 1), gradients(layers, inputs, 1)):
+        torch.testing.assert_close(got, want)
+
+
+# Function, its floating-point input.
+OF_NOTHING = {
+    "grid_sample": (lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False), (0, 4, 3, 2)),
+    "grid_sample without channels": (
+        lambda x: F.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False),
+        (2, 0, 3, 2),
+    ),
+    "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 2), (0, 4, 3)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 2), (0, 4, 3, 3)),
+    "embedding without columns": (lambda w: F.embedding(torch.tensor([[1, 0], [2, 2]]), w), (3, 0)),
+    "embedding of no indices": (lambda w: F.embedding(torch.zeros(0, 3, dtype=torch.int64), w), (3, 0)),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_gradients_of_nothing(name):
+    fn, size = OF_NOTHING[name]
+
+    def every(leaves):
+        return [fn(*mine) for mine in leaves]
+
+    torch._dynamo.reset()
+    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
+    for got, want in zip(gradients(run, [numbers(*size)], 1), gradients(every, [numbers(*size)], 1)):
+        torch.testing.assert_close(got, want)

@@ -10,7 +10,8 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carrier
-from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
+from ge_converters.emit.shapes import filled
+from ge_converters.emit.windows import both_sides, has_nothing, known_sizes, laid_out, numbers, per_axis, zeros_of
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -225,6 +226,8 @@ _BACKWARD_CASES = [
     Support(F32(2, 3, 10, 11), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [2, 2], [1, 1], [1, 1], True, [1, 0], 1, _ALL),
     Support(F32(2, 3, 18), F32(2, 4, 9), F32(4, 3, 3), [3], [2], [1], [1], True, [1], 1, _ALL),
     Support(F32(2, 3, 8, 15), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [1, 2], [1, 1], [2, 3], True, [1, 0], 1, _ALL),
+    Support(F32(2, 4, 6, 7), F32(2, 0, 8, 9), F32(4, 0, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL),
+    Support(F16(0, 4, 5), F16(0, 2, 10), F16(4, 1, 3), [4], [2], [1], [1], False, [0], 2, _ALL),
 ]
 
 
@@ -251,23 +254,31 @@ def convolution_backward(
     """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to; None where the mask says so.
     Dtypes: float32, float16, bfloat16; the filter gradient is summed in float32 and rounded once.
     Emits:  Conv2DBackpropInput, Conv2DBackpropFilter, ReduceSum (3-d likewise); for a transposed convolution the roles
-            of input and gradient change: Conv2D and Conv2DBackpropFilter.
+            of input and gradient change: Conv2D and Conv2DBackpropFilter. Fill of zeros where an operand is empty.
     """  # noqa: E501
     g = _geometry(input.rank, stride, padding, dilation, output_padding, groups)
     grad, x, w = g.lift(grad_output), g.lift(input), g.lift(weight)
     beyond = [p // s for p, s in zip(g.output_padding, g.stride)] if transposed else [0]
-    results: list[Tensor | None] = [None, None, None]
-    if output_mask[0]:
-        spec = meta_outputs[0]
+    empty = any(map(has_nothing, (grad_output, input, weight)))
+
+    def of_input(spec: TensorSpec) -> Tensor:
         made = _forward(grad, w, None, g) if transposed else _input_gradient(grad, w, g.sizes(spec, x), g)
         if any(beyond):  # output_padding of a whole stride: windows that no input made
             made = ge.Slice(made, [0] * (g.spatial + 2), g.sizes(spec, x))
-        results[0] = cast(g.lower(made), spec.dtype)
-    if output_mask[1]:
-        spec = meta_outputs[1]
+        return cast(g.lower(made), spec.dtype)
+
+    def of_weight(spec: TensorSpec) -> Tensor:
         first, second = (grad, _followed_by_zeros(x, beyond)) if transposed else (x, grad)
-        results[1] = cast(g.lower(_filter_gradient(first, second, g.sizes(spec, w), g)), spec.dtype)
+        return cast(g.lower(_filter_gradient(first, second, g.sizes(spec, w), g)), spec.dtype)
+
+    results: list[Tensor | None] = [None, None, None]
+    if output_mask[0]:
+        results[0] = zeros_of(meta_outputs[0], input) if empty else of_input(meta_outputs[0])
+    if output_mask[1]:
+        results[1] = zeros_of(meta_outputs[1], weight) if empty else of_weight(meta_outputs[1])
     if output_mask[2]:
         axes = [0, *range(2, grad_output.rank)]
-        results[2] = ge.ReduceSum(grad_output, axes, keep_dims=False)
+        sums = ge.ReduceSum(grad_output, axes, keep_dims=False)
+        # without input channels the gradient has no channels either, in eager PyTorch too
+        results[2] = filled(list(meta_outputs[2].size), 0, meta_outputs[2].dtype) if empty else sums
     return results

@@ -9,7 +9,7 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.operators import aten
 from ge_converters.base.support import F32, F64, Support
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.emit.windows import laid_out
+from ge_converters.emit.windows import has_nothing, laid_out, zeros_of
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -117,6 +117,9 @@ def grid_sampler_backward(
     Dtypes: float32, float16, float64; bfloat16 as the operator takes it, else through float32.
     Emits:  GridSampler2DGrad, GridSampler3DGrad.
     """
+    if any(map(has_nothing, (grad_output, input, grid))):
+        likes = zip(meta_outputs, (input, grid), output_mask)
+        return [zeros_of(spec, like) if wanted and spec is not None else None for spec, like, wanted in likes]
     inner = carrier(op, input.dtype)
     grad, x, at = (cast(t, inner) for t in (grad_output, input, grid))
     results = getattr(ge, op)(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
@@ -14,6 +14,8 @@ from ge_converters.emit.products import before_transpose, product
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
+
+_MIDDLE: Final = 128  # of the values of uint8
 
 Number: TypeAlias = "int | float | Tensor"
 
@@ -188,13 +190,25 @@ def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     return dot(ge.Conj(self) if self.dtype.is_complex else self, other, meta_outputs=meta_outputs)
 
 
-@declare_supported([Support(I8(32, 8), I8(8, 16)), Support(I8(32, 8), I8(8, 16, strides=(1, 8)))])
+@declare_supported(
+    [
+        Support(I8(32, 8), I8(8, 16)),
+        Support(I8(32, 8), I8(8, 16, strides=(1, 8))),
+        Support(U8(32, 8), I8(8, 16, strides=(1, 8))),
+    ]
+)
 @register_fx_node_ge_converter(aten._int_mm.default, source="native_functions.yaml: _int_mm; GE QuantBatchMatmulV3")
 def _int_mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Shapes: self [n, m]; mat2 [m, p] -> [n, p].
-    Dtypes: int8 -> int32.
+    Dtypes: int8 -> int32; uint8 on the left, less 128, which is added back times the sums of mat2.
     Emits:  QuantBatchMatmulV3, whose scale counts for other results; chips have no int8 kernel of MatMulV2.
     """
+    if self.dtype is DataType.DT_UINT8:
+        wide = ge.Sub(cast(self, DataType.DT_INT32), ge.Const(_MIDDLE, dtype=DataType.DT_INT32))
+        rest = _int_mm(cast(wide, DataType.DT_INT8), mat2, meta_outputs=meta_outputs)
+        sums = ge.ReduceSum(cast(mat2, DataType.DT_INT32), [0], keep_dims=True)
+        whole: Tensor = ge.Add(rest, ge.Mul(sums, ge.Const(_MIDDLE, dtype=DataType.DT_INT32)))
+        return whole
     (a, flag_a), (b, flag_b) = before_transpose(self), before_transpose(mat2)
     one = ge.Const([1.0], dtype=DataType.DT_FLOAT)
     code = int(meta_outputs.dtype)

@@ -11,7 +11,7 @@ from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.compute_types import carrier, need_floats
 from ge_converters.emit.interpolation import adaptive_mean, apply_to_axes
 from ge_converters.emit.shapes import axis_size
-from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
+from ge_converters.emit.windows import both_sides, has_nothing, known_sizes, laid_out, numbers, per_axis, zeros_of
 from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_converters.registry.takes import sizes_are_numbers
 from ge_graph import DataType, Tensor, TensorSpec
@@ -698,6 +698,8 @@ def adaptive_max_pool2d_backward(
     Dtypes: float32; halves through float32, in which shared places are summed.
     Emits:  ZerosLike, Reshape, ScatterElements with add.
     """
+    if has_nothing(self) or has_nothing(grad_output):
+        return zeros_of(meta_outputs, self)
     leading = self.rank - 2  # axes before the flattened plane
     shape = [0] * leading + [-1]
     zeros, updates = (ge.Reshape(cast(t, _F32), shape) for t in (ge.ZerosLike(cast(self, _F32)), grad_output))

@@ -7,7 +7,7 @@ from typing import Final
 
 from ge_graph.ir import Graph, Node
 from ge_graph.passes.base import Pass
-from ge_graph.passes.fusion import activations, attention, gradients, norms, rotary, routing
+from ge_graph.passes.fusion import activations, attention, gradients, norms, quantised, rotary, routing
 from ge_graph.passes.rewriter import Rewriter
 
 Rule = Callable[[Rewriter, Node], bool]
@@ -16,10 +16,12 @@ Rule = Callable[[Rewriter, Node], bool]
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "Add": (rotary.rotated, rotary.rotated_back, gradients.rms_norm),
     "BatchMatMulV2": (attention.written_out,),
+    "Cast": (quantised.scaled_after,),
     "ConcatV2": (gradients.gated,),
     "FlashAttentionScore": (attention.grouped, attention.by_position),
     "LayerNormV4": (norms.layer_norm_of_sum,),
-    "Mul": (activations.tanh_gelu, activations.gated),
+    "MatMulV2": (quantised.weight_only,),
+    "Mul": (activations.tanh_gelu, activations.gated, quantised.scaled_after),
     "RealDiv": (routing.renormalised,),
     "RmsNorm": (norms.rms_norm_of_sum,),
     "TopKV2": (routing.chosen,),
@@ -31,8 +33,8 @@ _WORTH: Final[Mapping[str, Callable[[Node], bool]]] = {"FlashAttentionScore": at
 
 
 class FuseOperators(Pass):
-    """Attention, rotary embeddings, gated activations, norms of sums, the choice of experts and gradients of norms and
-    gates, written out in single operators, become one.
+    """Attention, rotary embeddings, gated activations, norms of sums, the choice of experts, products with weights of
+    int8, and gradients of norms and gates, written out in single operators, become one.
 
     The rules hold for every size of the symbols. Nothing is fused whose inner values somebody else reads, that changes
     order or memory, or that is not the same function: in float32 only the order of additions differs, in 16 bits the

@@ -43,12 +43,12 @@ def _softplus_v2_grad(g: Tensor, x: Tensor, *, beta: float = 1.0, threshold: flo
 def _elu_grad_v2(
     g: Tensor, x: Tensor, *, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, is_result: bool = False
 ) -> Tensor:
-    """From the input of elu, or from its output with ``is_result``."""
+    """From the input of elu, or from its output with ``is_result``; what is not above zero, NaN too, is negative."""
     if is_result:
         negative = g * input_scale * (x + scale * alpha)
     else:
         negative = g * (scale * alpha * input_scale) * torch.exp(x * input_scale)
-    return torch.where(x <= 0, negative, g * scale)
+    return torch.where(x > 0, g * scale, negative)
 
 
 def _mish_grad(g: Tensor, x: Tensor, tanhx: Tensor | None = None) -> Tensor:

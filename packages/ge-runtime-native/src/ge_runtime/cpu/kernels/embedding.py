@@ -22,7 +22,7 @@ def embedding_dense_grad(
     """Sum of gradient rows by index into (num_weights, D); the row ``padding_idx`` stays zero, negative: none."""
     if scale_grad_by_freq and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < num_weights:
         raise refused("EmbeddingDenseGrad", f"an index lies outside of the {num_weights} rows, whose uses are counted")
-    rows = grad.reshape(-1, grad.shape[-1])
+    rows = grad.reshape(indices.numel(), grad.shape[-1])
     table = _ATEN.embedding_dense_backward.default(
         wide(rows), indices.reshape(-1).long(), num_weights, padding_idx, scale_grad_by_freq
     )
