@@ -55,7 +55,6 @@ def _everywhere(
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
-EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 # A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds a
 # fifth of its time goes into looking for some. What it leaves between two looks is about ten megabytes.
@@ -172,35 +171,15 @@ def dump(
 ) -> int:
     """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed.
 
-    A file of model-explorer has the graphs after the GE passes; compare and check write node data for it.
+    Calls that cannot be converted are left out: their results are inputs, what they read are outputs. Exit code 1 if
+    there are some. A file of model-explorer has the graphs after the GE passes; compare and check write node data for
+    it.
     """
-    from ge_converters.base.progress import Progress
-    from tair_debug import artefacts, tracing
-    from tair_debug.graph_dump import GraphDump, Stages
-    from tair_debug.observer import GraphId
+    from tair_debug.graph_dump import dump_of
 
-    folder = artefacts.folder(output, "tair dump --output")
-    whole = kind == EXPLORER  # one file of all graphs
-    writer = GraphDump("txt" if whole else kind, folder)
     subject = asked.subject(target)
-    graphs = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
-    finished = []
-    for number, captured in enumerate(graphs, 1):
-        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
-        follow = Progress() if whole else Stages(writer, stage)
-        finished.append(tracing.to_ge(captured.gm, f"graph_{number}", progress=follow))
-    if whole:
-        from tair_debug.explorer import to_explorer
-
-        path = folder / f"{escape.file_name(subject.name)}_{EXPLORER}_{artefacts.stamp()}.json"
-        artefacts.write_text(path, to_explorer(subject.name, finished), "tair dump --output")
-        writer.written.append(path)
-    if as_json:
-        answer({"ok": True, "written": [str(p) for p in writer.written]})
-    else:
-        for path in writer.written:
-            say(str(path))
-    return 0
+    result = dump_of(subject, kind, output, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    return show(result, Detail(), as_json)
 
 
 @command("Make an interactive page of a GE graph.")
@@ -226,6 +205,7 @@ def view(
 ) -> int:
     """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source.
 
+    Calls that cannot be converted are marked, with the reason. Exit code 1 if there are some.
     With SECOND, or --passes, two graphs beside each other: what is equal is matched, what differs is marked.
     """
     from tair_debug import ask
@@ -555,7 +535,7 @@ def plan(
     """Will it fit, how fast at best, where is it slow: memory, time, operations and bytes on a chip, without one.
 
     Times are bounds by published peaks, estimates, or measurements (--calibrate), and each says which it is. Exit code
-    1 if --memory-limit is exceeded, by the estimate.
+    1 if --memory-limit is exceeded, by the estimate, or if a call cannot be converted, which is in no figure.
     """
     from tair_debug import plan_request as request
 

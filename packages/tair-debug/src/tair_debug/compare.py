@@ -28,7 +28,7 @@ from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
-from tair_debug.cut import Cut, RefusedCall, cut, listed, number
+from tair_debug.cut import Cut, RefusedCall, amount, cut, listed
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
@@ -172,7 +172,7 @@ class Comparison(Answer):
             yield sentence(f"report: {self.report}")
 
     def _verdict(self, bad: Sequence[ComparisonRow]) -> Text:
-        calls = number(self.refused)
+        calls = amount(self.refused)
         if self.ok:
             return sentence("", "all within tolerance", "green")
         if self.first is None and not bad:
