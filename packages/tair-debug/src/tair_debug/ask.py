@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ge_graph.errors import on_purpose
 from tair_debug import cut, fx_summary, models, tracing
 from tair_debug.measure import Tolerance
+from tair_debug.refused import RefusedCall
 
 if TYPE_CHECKING:
     from ge_graph import Graph
@@ -292,7 +293,7 @@ def check_of(
     place = None if cann is None else Path(cann)
     facts = kernels.facts(place)
     oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
-    refused: list[cut.RefusedCall] = []
+    refused: list[RefusedCall] = []
     with tracing.stops() as stops:
         graphs_for, count = _graphs_of(subject, refused, backward, dynamic, fake)
     reports = []
@@ -303,7 +304,7 @@ def check_of(
 
 
 def _graphs_of(
-    subject: Subject | Graph, refused: list[cut.RefusedCall], backward: bool, dynamic: bool, fake: bool
+    subject: Subject | Graph, refused: list[RefusedCall], backward: bool, dynamic: bool, fake: bool
 ) -> tuple[Callable[[Oracle | None], tracing.Formed], int]:
     """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes.
 
@@ -421,8 +422,8 @@ def view_of(
 
         return Page([read_graph(source)])
     graphs = tracing.capture(source, backward=backward, dynamic=dynamic, fake=fake)
-    made, refused = cut.shown([g.gm for g in graphs], tracing.converted)
-    return Page(made, refused=refused)
+    shown, refused = cut.shown([g.gm for g in graphs], tracing.converted)
+    return Page(shown, refused=refused)
 
 
 def beside_of(first: Page, second: Page, names: tuple[str, str]) -> Beside:

@@ -23,7 +23,7 @@ from tair_debug.graph_page import Figures, attr_text, framed, inputs_of, render,
 from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 SAME, CHANGED, ONLY = "same", "changed", "only"
@@ -267,7 +267,7 @@ class Beside(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if self.refused:
-            from tair_debug.cut import told_of
+            from tair_debug.refused import told_of
 
             yield from told_of([*self.refused.values()], in_page=True)
         for found in self.matches:

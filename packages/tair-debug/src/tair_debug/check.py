@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ge_graph.passes import Choice
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 WORDS: Final = {
@@ -217,7 +217,7 @@ class Checks(Answer):
             yield sentence(f"facts: {self.origin}")
             yield from self.stops.parts(self.graphs)
         if self.refused:
-            from tair_debug.cut import told_of
+            from tair_debug.refused import told_of
 
             yield from told_of(self.refused)
         for report in self.reports:

@@ -28,10 +28,11 @@ from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
-from tair_debug.cut import Cut, RefusedCall, amount, cut, listed
+from tair_debug.cut import Cut, cut
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
+from tair_debug.refused import RefusedCall, amount, listed
 from tair_debug.stepwise import Call, Stepwise, Wanted
 from tair_debug.terminal import Answer, Detail, place, sentence, table
 from tair_debug.tracing import Layered, capture_layers, run_with, traceable

@@ -13,70 +13,17 @@ import torch
 from ge_converters.base.errors import LoweringError
 from ge_converters.base.provenance import FxProvenance, user_frame
 from ge_converters.base.torch_compat import real_values
+from ge_converters.lowering.aliasing import InputAlias, Result, ScalarResult
 from ge_graph import Graph, Node, Tensor
-from ge_graph.command_line import told
-from ge_graph.escape import line
 from tair_debug.fx_summary import problems, target_text
+from tair_debug.refused import RefusedCall
 from tair_debug.stepwise import Stepwise, Wanted
-from tair_debug.terminal import REFUSED, place, reason, sentence
+from tair_debug.terminal import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ge_converters.lowering import Lowered
-    from tair_debug.terminal import Part
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedCall:
-    """A call that cannot be converted.
-
-    Attributes:
-        name: Its name in the ATen graph.
-        target: Its operator.
-        reason: Why.
-        source: The user's line, such as ``model.py:12 in forward``.
-        code: Text of that line.
-    """
-
-    name: str
-    target: str
-    reason: str
-    source: str
-    code: str
-
-    @property
-    def text(self) -> str:
-        """What is the same for equal calls: operator, line and reason, in the reader's language."""
-        where = f" ({place(self.source)}: {self.code})" if self.source else ""
-        return f"{self.target}{where}: {reason(self.reason)}"
-
-    def as_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-def amount(calls: Sequence[RefusedCall]) -> str:
-    """How many calls are refused, in the reader's language."""
-    count = len(calls)
-    return told("1 call cannot be converted") if count == 1 else told(f"{count} calls cannot be converted")
-
-
-def listed(calls: Sequence[RefusedCall]) -> list[str]:
-    """A line for each kind of refused calls: by name if it is one, by number if they are several."""
-    names: dict[str, list[str]] = {}
-    for call in calls:
-        names.setdefault(call.text, []).append(call.name)
-    return [f"{each[0]} = {text}" if len(each) == 1 else f"{len(each)} x {text}" for text, each in names.items()]
-
-
-def told_of(calls: Sequence[RefusedCall], *, in_page: bool = False) -> Iterator[Part]:
-    """For people: how many calls are refused, what became of them, and which they are; nothing if there are none."""
-    if calls:
-        lead = amount(calls)
-        yield sentence(", marked in the page:", lead, "red") if in_page else sentence(", left out here:", lead, "red")
-        yield from (sentence(f"  {line(text)}") for text in listed(calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +153,9 @@ def shown(
 
 def _tensor(lowered: Lowered, binding: Any) -> Tensor | None:
     """The GE tensor behind an FX output: an output of the GE graph, or one of its inputs."""
-    if hasattr(binding, "ge_index"):
+    if isinstance(binding, Result | ScalarResult):
         return lowered.graph.outputs[binding.ge_index]
-    if not hasattr(binding, "fx_index"):
+    if not isinstance(binding, InputAlias):
         return None
     index = next((i for i, b in enumerate(lowered.inputs) if b.fx_index == binding.fx_index), None)
     found = next((n for n in lowered.graph.inputs if n.attr("index") == index), None)

@@ -18,8 +18,8 @@ from tair_debug.observer import GraphId, Silent
 from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
-    from tair_debug.cut import RefusedCall
     from tair_debug.models import Subject
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 OPTION: Final = "config.debug.graph_dump.path"
@@ -125,7 +125,7 @@ class Dump(Answer):
         return not self.refused
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
-        from tair_debug.cut import told_of
+        from tair_debug.refused import told_of
 
         yield from told_of(self.refused)
         yield from (sentence(str(path)) for path in self.written)

@@ -25,7 +25,7 @@ from tair_debug import artefacts
 from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
@@ -81,7 +81,7 @@ class Page(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if self.refused:
-            from tair_debug.cut import told_of
+            from tair_debug.refused import told_of
 
             yield from told_of([*self.refused.values()], in_page=True)
         if self.written:

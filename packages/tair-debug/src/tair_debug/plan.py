@@ -19,7 +19,7 @@ from tair_debug.terminal import place, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
 
 BY: Final = ("operator", "module", "line", "node")
 NETWORK: Final = "collectives have no estimate: nobody publishes the rate of their links, or how much they exchange"

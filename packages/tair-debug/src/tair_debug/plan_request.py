@@ -19,6 +19,7 @@ from tair_debug.graph_file import read_graph
 from tair_debug.graph_page import save_pages, to_html
 from tair_debug.models import Subject
 from tair_debug.options import Asked
+from tair_debug.refused import RefusedCall, told_of
 from tair_debug.targets import is_model
 from tair_debug.terminal import REFUSED, Answer, Detail, sentence
 
@@ -213,7 +214,7 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
     return found
 
 
-def _rejoined(parts: Sequence[cut.Cut], lowered: Sequence[Lowered]) -> dict[Node, cut.RefusedCall]:
+def _rejoined(parts: Sequence[cut.Cut], lowered: Sequence[Lowered]) -> dict[Node, RefusedCall]:
     return {node: call for pair in zip(parts, lowered) for node, call in cut.rejoin(*pair).items()}
 
 
@@ -286,7 +287,7 @@ class Plans(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         """The answers, the table, what is left out, and what each figure is."""
-        yield from cut.told_of(self.plans[0].refused)
+        yield from told_of(self.plans[0].refused)
         yield from (sentence(line) for line in plan.headlines(self.plans[0]))
         yield plan.to_table(self.plans[0], self.by)
         if len(self.plans) > 1:
