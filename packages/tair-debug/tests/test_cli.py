@@ -1,5 +1,6 @@
 """The tair command: answers, JSON, exit codes, and errors that name what is wrong."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -368,6 +369,13 @@ def test_help(tair):
         code, text = tair(name, "--help")
         assert code == 0
         assert "--json" in text
+        assert tair(name, "-h") == (0, text)
+    for name in ("summary", "dump", "view", "compare", "check", "plan", "profile", "minify"):
+        text = tair(name, "-h")[1]
+        for option in ("-i", "--config", "--dynamic", "--backward", "--real"):
+            assert f"{option} " in text or f"{option}," in text, (name, option)
+    assert tair("--version") == (0, f"tair {importlib.metadata.version('tair-debug')}\n")
+    assert "--install-completion" in tair("-h")[1]
     assert tair("summary")[0] == 2  # an argument is missing
     assert tair("fly")[0] == 2
 

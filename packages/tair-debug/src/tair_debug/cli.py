@@ -1,7 +1,8 @@
 """The ``tair`` command.
 
 Exit codes: 0 if all is well, 1 if the answer is no (calls without converter, numbers that differ, a mismatch), 2 for
-wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON object on standard output.
+wrong usage or a failure, 130 after Ctrl-C, 141 if nobody reads the output any more. With ``--json`` the answer, or the
+error, is one JSON object on standard output.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +24,10 @@ import typer
 from ge_graph import escape, messages
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError, GeError, on_purpose
+from tair_debug import endings
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, sentence, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
@@ -34,7 +37,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=_ABOUT,
-    epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure.",
+    epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure, 130 stopped by Ctrl-C, "
+    "141 nobody reads the output any more.",
 )
 
 
@@ -76,11 +80,22 @@ def command(short: str) -> Callable[[F], F]:
         @functools.wraps(with_options)
         def run(*args: Any, **kwargs: Any) -> None:
             try:
-                with working(f"tair {fn.__name__}"):
+                places = [v for v in kwargs.values() if isinstance(v, Path)]
+                with working(f"tair {fn.__name__}"), endings.no_empty_folders(places):
                     code = with_options(*args, **kwargs)
+                sys.stdout.flush()
             except typer.BadParameter as error:  # wrong usage, which typer shows
                 error.message = told(error.message)
                 raise
+            except BrokenPipeError:
+                endings.no_more_output()
+                code = endings.NO_READER
+            except KeyboardInterrupt:
+                put(
+                    [sentence("stopped; files that were written are whole", f"tair {fn.__name__}: ")],
+                    console(errors=True),
+                )
+                code = endings.STOPPED
             except Exception as error:
                 ge_error = on_purpose(error)
                 if ge_error is None:

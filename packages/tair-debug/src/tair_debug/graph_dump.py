@@ -160,7 +160,7 @@ def dump_of(
 
     whole = kind == EXPLORER  # one file of all graphs
     if not whole and kind not in TYPES:
-        raise unknown_type("tair dump --type", kind, (*TYPES, EXPLORER))
+        raise unknown_type("--type", kind, (*TYPES, EXPLORER))
     captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
     writer = _InNewFolder("txt" if whole else kind, folder, COMMAND)
     finished = []

@@ -94,7 +94,11 @@ def console(*, errors: bool = False) -> Console:
     """Where people read."""
     from rich.console import Console
 
-    made = Console(stderr=errors, highlight=False, emoji=False)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    made = Ours(stderr=errors, highlight=False, emoji=False)
     if not made.is_terminal and not os.environ.get("COLUMNS"):
         made.width = _WIDTH
     return made
