@@ -231,7 +231,9 @@ class Checks(Answer):
             if not detail.every and report.unknown():
                 yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
-            yield sentence("--soc CHIP lists the operators")
+            yield sentence(
+                "--soc CHIP lists the operators" if detail.commands else "soc= lists the operators of a chip"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -160,7 +160,12 @@ class Comparison(Answer):
             yield _table(chosen)
         if self.unmatched:
             reasons = "; ".join(f"{count}: {told(why)}" for why, count in self.why.most_common())
-            yield sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
+            one = self.unmatched == 1
+            yield (
+                sentence(escape.line(f"1 value without partner ({reasons})"))
+                if one
+                else sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
+            )
         random = self.random
         if random is not None:
             yield sentence(
