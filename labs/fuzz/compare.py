@@ -53,7 +53,6 @@ REFUSED: Final[dict[str, str]] = {
     "that computes in float32; the table of tests/opinfo has the operators",
     "takes float32, float16 and bfloat16, got DT_DOUBLE": "attention of float64, likewise",
     "stable sort of DT_DOUBLE": "order of float64, likewise",
-    "the gradient of interpolation of DT_DOUBLE has no GE operator": "likewise",
 }
 
 
