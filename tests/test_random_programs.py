@@ -46,9 +46,6 @@ STILL_REFUSED = {
         DOUBLE, (Step("bucketize", (0,)),), (1,)
     ),
     "takes float32, float16 and bfloat16, got DT_DOUBLE": Program(DOUBLE, (Step("attention", (0,), (False,)),), (1,)),
-    "the gradient of interpolation of DT_DOUBLE has no GE operator": Program(
-        (Given((3, 4), "float64", (0, 1), grad=True),), (Step("interpolate", (0,)),), (1,)
-    ),
     "stable sort of DT_DOUBLE": Program(DOUBLE, (Step("stable order", (0,), (0,)),), (1,)),
     "the elements addressed lie in its storage but not in its value": BEYOND,
     "where elements lie is known of a tensor that fills a block of memory only": GAPS,

@@ -348,3 +348,30 @@ def test_gradients_of_nothing(name):
     run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
     for got, want in zip(gradients(run, [numbers(*size)], 1), gradients(every, [numbers(*size)], 1)):
         torch.testing.assert_close(got, want)
+
+
+DOUBLES = {
+    "linear": ((2, 3, 5), {"scale_factor": 1.7, "mode": "linear"}),
+    "nearest": ((2, 3, 5, 6), {"scale_factor": (0.6, 1.3), "mode": "nearest"}),
+    "nearest-exact": ((2, 3, 5, 6), {"scale_factor": 2, "mode": "nearest-exact"}),
+    "bilinear": ((2, 3, 5, 6), {"scale_factor": 1.7, "mode": "bilinear"}),
+    "bilinear of sizes": ((2, 3, 5, 6), {"size": (7, 3), "mode": "bilinear", "align_corners": True}),
+    "smooth": ((2, 3, 5, 6), {"scale_factor": 0.4, "mode": "bilinear", "antialias": True}),
+    "bicubic": ((2, 3, 5, 6), {"scale_factor": 1.7, "mode": "bicubic"}),
+    "trilinear": ((1, 2, 3, 4, 5), {"scale_factor": 1.5, "mode": "trilinear"}),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+def test_interpolation_of_float64(name):
+    """GE's operators have no float64; formulas have, with gradients, to its precision."""
+    size, kwargs = DOUBLES[name]
+    x = numbers(*size).double()
+
+    def every(leaves):
+        return [F.interpolate(*mine, **kwargs) for mine in leaves]
+
+    torch._dynamo.reset()
+    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
+    for got, want in zip(gradients(run, [x], 1), gradients(every, [x], 1)):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)

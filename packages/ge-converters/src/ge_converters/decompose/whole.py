@@ -74,8 +74,8 @@ def _interpolate(
         factors = [None] * spatial
     rest = (*([bool(align_corners)] if aligns else []), *factors)
     if input.requires_grad and torch.is_grad_enabled():
-        if not all(isinstance(s, int) for s in (*input.shape, *wanted)):
-            # torch's own formula, whose gradient serves symbolic sizes but loses the order of memory
+        if input.dtype is torch.float64 or not all(isinstance(s, int) for s in (*input.shape, *wanted)):
+            # torch's own formula, whose gradient serves float64 and symbolic sizes but loses the order of memory
             order = None if mode == "bicubic" else channels_last_format(input)
             if order is None:
                 return NotImplemented

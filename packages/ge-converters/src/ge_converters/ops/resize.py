@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
+
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
@@ -38,6 +40,18 @@ def _image_size(output_size: Sequence[Size]) -> Any:
     return shape_operand(list(output_size), _I32)
 
 
+def _single(self: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Not float64, of which GE has no operator; torch's formula serves it."""
+    return self.dtype is not torch.float64
+
+
+def _nearest(
+    self: torch.Tensor, output_size: Any, scales_h: float | None = None, scales_w: float | None = None
+) -> bool:
+    """Float64 without a fractional factor only, as above."""
+    return _single(self) or steps_agree((scales_h, scales_w))
+
+
 # -- nearest
 
 _NEAREST_CASES = [
@@ -52,11 +66,13 @@ _NEAREST_CASES = [
 @register_fx_node_ge_converter(
     {aten.upsample_nearest2d.default: _NEAREST_CASES},
     source="native_functions.yaml: upsample_nearest2d; GE ResizeNearestNeighborV2",
+    takes=Takes(also=_nearest),
     fixed={"half_pixel": False},
 )
 @register_fx_node_ge_converter(
     {aten._upsample_nearest_exact2d.default: _NEAREST_CASES},
     source="native_functions.yaml: _upsample_nearest_exact2d; GE ResizeNearestNeighborV2",
+    takes=Takes(also=_nearest),
     fixed={"half_pixel": True},
 )
 def upsample_nearest2d(
@@ -69,7 +85,7 @@ def upsample_nearest2d(
     meta_outputs: TensorSpec,
 ) -> Tensor:
     """Shapes: self [n, c, h, w] -> [n, c, *output_size].
-    Dtypes: floats; float64 only without a fractional factor.
+    Dtypes: floats; float64 without a fractional factor, else it is decomposed.
     Emits:  ResizeNearestNeighborV2; UpsampleNearest for a fractional factor, products with selection matrices if the
             size is symbolic then.
     """
@@ -112,7 +128,9 @@ def upsample_nearest2d(
     ]
 )
 @register_fx_node_ge_converter(
-    aten.upsample_bilinear2d.default, source="native_functions.yaml: upsample_bilinear2d; GE ResizeBilinearV2"
+    aten.upsample_bilinear2d.default,
+    source="native_functions.yaml: upsample_bilinear2d; GE ResizeBilinearV2",
+    takes=Takes(also=_single),
 )
 def upsample_bilinear2d(
     self: Tensor,
@@ -124,7 +142,7 @@ def upsample_bilinear2d(
     meta_outputs: TensorSpec,
 ) -> Tensor:
     """Shapes: self [n, c, h, w] -> [n, c, *output_size].
-    Dtypes: float32; halves through float32, in which eager computes too.
+    Dtypes: float32; halves through float32, in which eager computes too; float64 is decomposed.
     Emits:  ResizeBilinearV2; UpsampleBilinear2d for a fractional factor.
     """
     x = through_float32(self, "bilinear interpolation")
