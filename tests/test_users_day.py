@@ -20,7 +20,7 @@ LIBRARIES = ("tree-sitter-cpp", "filelock", "nox", "hypothesis")
 
 
 @cache
-def tests_of(file: str) -> frozenset[str]:
+def named_in(file: str) -> frozenset[str]:
     """Tests of a file that can fail: not those that are skipped or expected to fail whatever comes."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return frozenset(
@@ -46,7 +46,7 @@ def test_what_is_claimed_has_its_proof(item, says, proof):
         assert results()[what] == (target, "yes")
         return
     file, _, name = proof.partition("::")
-    assert name in tests_of(file)
+    assert name in named_in(file)
 
 
 def test_every_item_has_a_row():

@@ -61,7 +61,7 @@ def no_engine(device: str, passed_over: Iterable[tuple[str, str]]) -> EngineErro
     return _error(
         "GE4002",
         f"no engine can run graphs whose inputs live on '{device}'\n{listing}",
-        next="install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or fix one of the reasons above"
+        next="install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or fix one of these reasons"
         if embedded
         else "fix one of the reasons above",
     )

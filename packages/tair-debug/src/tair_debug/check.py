@@ -138,7 +138,7 @@ class CheckReport:
             (n["aicore"], tell(f"{n['aicore']} on AI Core")),
             (weak, tell(f"{weak} of these by documentation only")),
             (casts, tell(f"{casts} with casts that GE inserts")),
-            (n["device"], tell(f"{n['device']} that need no kernel")),
+            (n["device"], tell(f"{n['device']} with no need of a kernel")),
         )
         said = ", ".join(text for count, text in parts if count) or tell("nothing to run")
         total = sum(n.values())
