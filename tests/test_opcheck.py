@@ -33,6 +33,8 @@ OURS: dict[str, list[tuple[Any, ...]]] = {
     "air::wait_tensor": [(x(), leaf()), (leaf(), x())],
     "air::scope_enter": [(["_a", "_b"], ["1", ""]), ([], [], True)],
     "air::scope_exit": [()],
+    "air::stream_in": [("tag",), ("tag", 1)],
+    "air::stream_out": [()],
     "air::tagged_event_record": [("tag",)],
     "air::tagged_event_wait": [("tag",)],
     "air::record_tagged_stream": [(x(), "tag"), (leaf(), "tag")],

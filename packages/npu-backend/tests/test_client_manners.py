@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torchair
+from ge_converters import conversion
 from torchair import ge as public
 from torchair.ge_concrete_graph import ge_apis, ge_graph
 from torchair.ge_concrete_graph.fx2ge_converter import register_fx_node_ge_converter
@@ -126,6 +127,32 @@ def test_a_stream_noted_for_memory(name, mode):
 
     x = torch.randn(3)
     torch.testing.assert_close(compiled(f, config, fullgraph=True)(x), x * 2 + 1)
+
+
+@pytest.mark.parametrize("priority", [(), (2,)])
+def test_streams_of_the_older_torchair(priority, monkeypatch):
+    """``stream_in`` and ``stream_out`` are a scope of a stream; operators outside have none."""
+    labels = []
+    convert = conversion.convert_graph
+
+    def watched(*args, **kwargs):
+        lowered = convert(*args, **kwargs)
+        names = ("_user_stream_label", "_user_stream_priority")
+        labels.extend((n.op, *map(n.attr, names)) for n in lowered.graph.nodes if n.op in ("Add", "Mul", "Relu"))
+        return lowered
+
+    monkeypatch.setattr(conversion, "convert_graph", watched)
+
+    def f(x):
+        y = x + 1
+        torch.ops.air.stream_in("side", *priority)
+        z = y * 2
+        torch.ops.air.stream_out()
+        return z.relu()
+
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(f, fullgraph=True)(x), f(x))
+    assert labels == [("Add", None, None), ("Mul", "side", str(priority[0] if priority else 0)), ("Relu", None, None)]
 
 
 @pytest.mark.parametrize("part", ["fx2ge_converter", "ge_apis", "ge_graph", "utils"])

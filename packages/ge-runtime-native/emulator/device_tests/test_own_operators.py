@@ -135,3 +135,17 @@ def test_tensors_on_memory_of_others() -> None:
     result = _compiled(call, "max-autotune")(second, torch.ones(3).npu())
     assert owner[9:].cpu().tolist() == [1.0] * 3
     torch.testing.assert_close(result.cpu(), second.cpu() * 2)
+
+
+def test_a_line_of_a_graph_reaches_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """``npu_print``: torch_npu opens the device's channel for output, and the graph runs as often as it is called."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        torchair.ops.npu_print("x is", x)
+        return x * 2
+
+    compiled = torch.compile(f, backend=torchair.get_npu_backend(), dynamic=False)
+    for first in (1, 2):
+        x = torch.arange(3) + first
+        assert torch.equal(compiled(x.npu()).cpu(), x * 2)
+    assert [line for line in capfd.readouterr().out.splitlines() if line] == ["x is [1 2 3]", "x is [2 3 4]"]

@@ -38,6 +38,7 @@ inline constexpr aclError kRtCaptureStream = 107036;
 inline constexpr aclError kRtCaptureRunning = 107037;
 inline constexpr aclError kRtCaptureThread = 107038;
 inline constexpr aclError kRtUnsupported = 207000;
+inline constexpr aclError kRtQueueEmpty = 207018;
 inline constexpr aclError kRtOutOfMemory = 207001;
 inline constexpr aclError kRtKernelFailed = 507015;
 inline constexpr aclError kRtStreamTimeout = 507046;

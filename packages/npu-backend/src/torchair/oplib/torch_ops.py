@@ -22,6 +22,8 @@ import torch
 _SCHEMAS: Final = {
     "scope_enter": "(str[] keys, str[] values, bool need_excute=False) -> ()",
     "scope_exit": "() -> ()",
+    "stream_in": "(str stream_tag, int stream_priority=0) -> ()",
+    "stream_out": "() -> ()",
     "record": "() -> Tensor",
     "wait": "(Tensor[] tensors) -> ()",
     "wait_tensor": "(Tensor self, Tensor dependency) -> ()",
@@ -134,7 +136,18 @@ def _record_stream_in_place(self: torch.Tensor, tag: str) -> None:
     torch.ops.air.record_tagged_stream(self, tag)  # which writes nothing, so that graphs need no copy
 
 
+def _stream_in(stream_tag: str, stream_priority: int = 0) -> None:
+    keys = ["_user_stream_label", "_user_stream_priority"]
+    torch.ops.air.scope_enter(keys, [stream_tag, str(stream_priority)])
+
+
+def _stream_out() -> None:
+    torch.ops.air.scope_exit()
+
+
 _KERNELS: Final = {
+    "stream_in": _stream_in,
+    "stream_out": _stream_out,
     "record": _record,
     "print": _print,
     "after": _after,
@@ -151,7 +164,7 @@ _FAKES: Final = {
     "record_tagged_stream": _nothing,
 }
 _PURE: Final = frozenset({"after"})
-_SPELLED_OTHERWISE: Final = frozenset({"record_tagged_stream_"})  # traced as what they call
+_SPELLED_OTHERWISE: Final = frozenset({"record_tagged_stream_", "stream_in", "stream_out"})  # traced as what they call
 
 NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
 """Where our ops, and those of torch_npu with the same names, are found."""
