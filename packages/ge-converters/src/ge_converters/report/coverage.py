@@ -161,9 +161,9 @@ _FAMILIES: Final = (
     "quantised programs: `quantized_decomposed` (by tensor, channel, token and group, with numbers or tensors as "
     "parameters) has eager's bits, and fake quantisation with fixed, learned and observed parameters has its "
     "gradients. Quantising to int8 around zero is AscendQuantV2, the rest is composed of arithmetic. A float32 "
-    "product of two dequantised int8 operands is one int8 product (QuantBatchMatmulV3) times its scales. A float16 or "
-    "bfloat16 product with a dequantised int8 weight is one WeightQuantBatchMatmulV2: a scale for all, for each column, "
-    "or for each group of a multiple of 32 values, with zero points and a bias or without",
+    "product of two dequantised int8 operands is one int8 product (QuantBatchMatmulV3) times its scales. A float16 "
+    "or bfloat16 product with a dequantised int8 weight is one WeightQuantBatchMatmulV2: a scale for all, for each "
+    "column, or for each group of a multiple of 32 values, with zero points and a bias or without",
     "torchao 0.18 (`make torchao-test`): models with weights of int8, int4 and int2, with activations of int8 beside "
     "them, and trained with fake quantisation equal eager. What `convert_pt2e` leaves does so too, of quantisers for "
     "x86 and XNNPACK; ranges of channels get their sizes in a first step, which runs eagerly",
