@@ -23,6 +23,7 @@ from benchmarks.rows import Measurement, at_most
 GROUP = "device"
 INPUTS = 300
 LIMIT_US = 60
+PEER = "torchair of torch_npu"
 _PLUMBING = {"Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "NetOutput"}
 
 
@@ -33,7 +34,12 @@ def _models() -> dict[str, Any]:
 
     mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
     bert = models.bert()
-    return {"MLP": (mlp.eval(), (torch.randn(4, 64),)), "BERT base": (bert.model, bert.inputs)}
+    llamas = {f"Llama, {layers} layers": models.llama("tiny", layers) for layers in (2, 12)}
+    return {
+        "MLP": (mlp.eval(), (torch.randn(4, 64),)),
+        "BERT base": (bert.model, bert.inputs),
+        **{name: (zoo.model, zoo.inputs) for name, zoo in llamas.items()},
+    }
 
 
 def _microseconds(call: Callable[[], Any], repeats: int = 100) -> float:
@@ -216,17 +222,19 @@ def measure() -> Iterator[Measurement]:
         yield absent
         return
     ours, peer = _child(True), _child(False)
-    for at, name in enumerate(("MLP", "BERT base"), start=1):
+    for at, name in enumerate(_models(), start=1):
         key = f"{name}, first call"
         if isinstance(peer[key], str):
-            yield Measurement(GROUP, key, ours[key], "s", peer="the other one does not run")
+            yield Measurement(GROUP, key, ours[key], "s", peer=f"{PEER}: does not run")
             continue
-        yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key])
+        yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key], name=PEER)
         what = f"{name}, conversion: from dynamo's graph to what it calls"
-        yield at_most(GROUP, what, ours[f"{name}, conversion"], 1.0, unit="s", peer=peer[f"{name}, conversion"])
+        yield at_most(
+            GROUP, what, ours[f"{name}, conversion"], 1.0, unit="s", peer=peer[f"{name}, conversion"], name=PEER
+        )
         counted = ours["operators"][at], peer["operators"][at]
-        yield at_most(GROUP, f"{name}, GE operators", counted[0], 1.0, unit="ops", peer=counted[1])
-    yield at_most(GROUP, f"a call with {INPUTS} inputs", ours["call"], 1.0, unit="us", peer=peer["call"])
+        yield at_most(GROUP, f"{name}, GE operators", counted[0], 1.0, unit="ops", peer=counted[1], name=PEER)
+    yield at_most(GROUP, f"a call with {INPUTS} inputs", ours["call"], 1.0, unit="us", peer=peer["call"], name=PEER)
     for name, engine in (("cann", "GE"), ("torch_npu", "the extension module")):
         for parameters, kind in ((False, "tensors"), (True, "parameters")):
             own, whole = ours[f"above {name} {parameters}"]

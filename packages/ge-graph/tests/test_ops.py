@@ -64,8 +64,9 @@ def test_dynamic_outputs(x):
     assert [p.index for p in parts] == [0, 1]
     assert parts[0].node.output_counts == {"y": 2}
     assert len(ge.Unpack(x, num=2, size_of_y=2)) == 2
+    assert len(ge.DynamicPartition(x, ge.Const([0, 1], D.DT_INT32), num_partitions=3)) == 3
     with pytest.raises(GraphError, match="size_of_y=N"):
-        ge.DynamicPartition(x, ge.Const([0, 1], D.DT_INT32), num_partitions=2)
+        ge.PhonySplit(x, split_dim=[0], num_split=[2])
 
 
 def test_scope_attributes_provenance_and_dependencies(graph, x, y):

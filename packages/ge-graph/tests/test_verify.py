@@ -14,6 +14,7 @@ from ge_graph import DataType, Graph, GraphError, Literal, Provenance, building,
 from ge_graph import attrs as attr_kinds
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Kind
+from ge_graph.calling import COUNT_ATTRS
 from ge_graph.ir import Node, Tensor
 
 D = DataType
@@ -111,6 +112,14 @@ def mixed_types(graph: Graph, node: Node) -> bool:
 
 def lost_output(graph: Graph, node: Node) -> bool:
     node.outputs = node.outputs[:-1]
+    return True
+
+
+def another_count(graph: Graph, node: Node) -> bool:
+    name = "N" if node.op == "ConcatV2" else COUNT_ATTRS.get(node.op, "")
+    if name not in node.attrs:
+        return False
+    node.attrs[name] = attr_kinds.Int(2**31 - 1)
     return True
 
 
@@ -243,6 +252,7 @@ MUTATIONS = [
     (string_input, "GE3022"),
     (mixed_types, "GE3022"),
     (lost_output, "GE3023"),
+    (another_count, "GE3023"),
     (foreign_output_type, "GE3023"),
     (wrong_cast, "GE3024"),
     (unknown_attribute, "GE3025"),
@@ -295,7 +305,8 @@ def small_graph() -> Graph:
     graph = Graph()
     with building(graph):
         x = ge.Data(index=0, dtype=D.DT_FLOAT, shape=(4, 4))
-        y = ge.Add(ge.Mul(x, 2), x)
+        left, right = ge.SplitV(ge.ConcatV2([x, x], 0), [4, 4], 0, num_split=2)
+        y = ge.Add(ge.Mul(left, 2), right)
         z = ge.ReduceSum(ge.Cast(ge.Cast(y, dst_type=D.DT_BF16), dst_type=D.DT_FLOAT), [0])
         graph.outputs = [ge.SelectV2(ge.Less(z, 0.0), z, z)]
     return graph

@@ -576,3 +576,32 @@ def test_patches_are_summed_at_their_places(run):
     ):
         with pytest.raises(EngineError, match=r"GE4009.*(kernel_size|patches)"):
             run("Col2im", x, [5, 6], **{**form, **wrong})
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_values_in_order(run, axis, descending):
+    x = rand(4, 5)
+    x[1, 2] = x[3, 4]
+    close(run("SortV2", x, axis=axis, descending=descending), x.double().sort(axis, descending)[0])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gradients_of_extremes_lie_at_their_places(run, axis, kept):
+    x = rand(3, 4, 5)
+    top = x.max(axis, keepdim=kept)
+    slope = rand(*top.values.shape)
+    leaf = x.double().requires_grad_()
+    (want,) = torch.autograd.grad(leaf.max(axis, keepdim=kept).values, leaf, slope.double())
+    got = run("ArgMaxGrad", torch.zeros_like(x), top.indices.to(torch.int32), slope, dimension=axis)
+    close(got, want)
+
+
+def test_axes_are_moved_before_or_after_the_shape(run):
+    x = rand(2, 3, 4, 6)
+    first = run("ConfusionTransposeD", x, perm=[0, 2, 1, 3], shape=[2, 4, 18], transpose_first=True)
+    close(first, x.double().permute(0, 2, 1, 3).reshape(2, 4, 18))
+    y = rand(2, 12, 6)
+    last = run("ConfusionTransposeD", y, perm=[0, 2, 1, 3], shape=[2, 4, 3, 6], transpose_first=False)
+    close(last, y.double().reshape(2, 4, 3, 6).permute(0, 2, 1, 3))

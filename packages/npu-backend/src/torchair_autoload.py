@@ -4,8 +4,8 @@ torch calls ``load`` when it loads its backend extensions (entry point group ``t
 ``import torchair`` calls ``watch``, for processes in which torch loads no extensions.
 
 torch_npu carries a bundled torchair and puts stand-ins for it into ``sys.modules``, while it loads or when dynamo does,
-and its backends into dynamo's table. Whoever has installed this package means this one, so after each of the two
-imports the names are taken back. This is a module beside the package, not inside: as long as the stand-in is there,
+and its backends into dynamo's table. Whoever has installed this package means this one, so after each of these imports
+the names are taken back. This is a module beside the package, not inside: as long as the stand-in is there,
 ``torchair.anything`` cannot be imported. Without torch_npu it does nothing, and it never raises: an exception here
 would break ``import torch``.
 """
@@ -24,9 +24,22 @@ HOME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torchair", "__i
 replaced = False
 """Whether a stand-in was taken away; ``get_npu_backend`` says so once in the log."""
 _BACKENDS = ("npu", "npugraph_ex")
-_BUNDLED = "torch_npu.dynamo.npugraph_ex"
-"""What the functions of ``torch.npu.npugraph_ex`` import when they are called; it means this package too."""
-_MOMENTS = ("torch_npu", "torch._dynamo")
+_BUNDLED = "torch_npu.dynamo."
+_PACKAGES = ("npugraph_ex", "torchair")
+"""What the functions of ``torch.npu.npugraph_ex`` import in ``_BUNDLED`` when they are called, the second before
+torch_npu 2.10; both mean this package too."""
+_ADDED_TO = "torch_npu.npu.npugraph_ex"
+"""What ``torch.npu.npugraph_ex`` is; torch_npu loads it at its first use."""
+_MOMENTS = ("torch_npu", "torch._dynamo", _ADDED_TO)
+_NEWER = (
+    ("", "compile_fx"),
+    ("", "register_replacement"),
+    ("", "ops"),
+    ("ops", "record"),
+    ("scope", "deterministic"),
+    ("scope", "npu_stream_switch"),
+)
+"""Names under ``_ADDED_TO`` that other releases of torch_npu have: the module inside, the name."""
 
 
 def load() -> None:
@@ -63,6 +76,7 @@ def settle() -> None:
     with contextlib.suppress(Exception):  # the user's own import, or use of a backend, reports what is wrong
         take_away_stand_in("torchair")
         importlib.import_module("torchair")
+        add_newer_names(sys.modules.get(_ADDED_TO))
         if "torch._dynamo" not in sys.modules:
             return
         take_away_stand_in("npugraph_ex")
@@ -72,6 +86,24 @@ def settle() -> None:
         backend = importlib.import_module("torchair.compiler.backend")
         for name in _BACKENDS:
             register_backend_again(name, getattr(backend, name))
+
+
+def add_newer_names(theirs: Any) -> None:
+    """Put ``_NEWER`` into a module as this package has them. What the module has stays its own, but for a function that
+    asks for more arguments than this package's."""
+    for inner, name in _NEWER:
+        place = getattr(theirs, inner, None) if inner else theirs
+        if place is None:
+            continue
+        ours = getattr(importlib.import_module(f"npugraph_ex.{inner}".rstrip(".")), name)
+        found = vars(place).get(name)
+        if found is None or _required(found) > _required(ours):
+            setattr(place, name, ours)
+
+
+def _required(function: Any) -> int:
+    code = getattr(function, "__code__", None)
+    return 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
 
 
 def take_away_stand_in(name: str) -> None:
@@ -99,7 +131,7 @@ def _file(module: Any) -> Any:
 
 
 class _Watcher:
-    """A finder on ``sys.meta_path`` that runs ``settle`` after two modules have loaded, and finds one name's module."""
+    """A finder on ``sys.meta_path`` that runs ``settle`` after ``_MOMENTS`` have loaded, and finds bundled modules."""
 
     def __init__(self) -> None:
         self._asking: set[str] = set()
@@ -111,8 +143,8 @@ class _Watcher:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the other finders have, its loader followed by ``settle``; that of ``_BUNDLED`` is our own."""
-        if name == _BUNDLED:
+        """The spec that the other finders have, its loader followed by ``settle``; inside ``_BUNDLED`` our own."""
+        if name.startswith(_BUNDLED) and name.split(".")[2] in _PACKAGES:
             return ModuleSpec(name, _Ours())
         if name not in _MOMENTS or name in self._asking:
             return None
@@ -151,11 +183,12 @@ class _Followed(Loader):
 
 
 class _Ours(Loader):
-    """Gives ``npugraph_ex`` of this package another name; the module stays as it is."""
+    """Gives a module of this package another name; the module stays as it is."""
 
     def create_module(self, spec: Any) -> Any:
-        take_away_stand_in("npugraph_ex")
-        module = importlib.import_module("npugraph_ex")
+        own = spec.name.removeprefix(_BUNDLED)
+        take_away_stand_in(own.partition(".")[0])
+        module = importlib.import_module(own)
         self._own = module.__spec__
         return module
 

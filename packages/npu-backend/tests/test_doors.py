@@ -107,3 +107,13 @@ def test_a_type_checker_sees_the_names(tmp_path):
     assert "compiler_config" in told[8]
     assert all("ge_graph.ir.Tensor" in told[line] for line in (9, 10))
     assert "no_such_name" in told[11]
+
+
+def test_the_first_module_shows_what_is_public():
+    """To somebody who types ``torchair.`` and asks for completion."""
+    import torchair
+
+    named = [n for n in dir(torchair) if not n.startswith("_")]
+    assert named == sorted(torchair.__all__)
+    assert {"summary", "check", "compare", "view", "plan", "CompilerConfig", "get_npu_backend"} <= {*named}
+    assert not {"Any", "Final", "annotations", "importlib", "doors", "carry_in_bundles"} & {*named}

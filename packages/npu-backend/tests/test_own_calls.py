@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.registry import lookup_backend
 from torch._functorch.aot_autograd import aot_module_simplified
 
 import torchair
@@ -128,14 +131,15 @@ def test_a_kernel_wins_and_says_nothing(ops: Any) -> None:
     assert got.tolist() == [102.0, 102.0]
 
 
-def _notices(backends: list[Any], calls: list[Any]) -> list[str]:
+def _notices(backends: list[Any], calls: list[Any], anew: bool = True, **settings: Any) -> list[str]:
     """What is told of own operators while each call is compiled by each backend, forward and backward."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for backend in backends:
             for call in calls:
-                torch._dynamo.reset()
-                torch.compile(call, backend=backend)(torch.ones(2), torch.ones(2))
+                if anew:
+                    torch._dynamo.reset()
+                torch.compile(call, backend=backend, **settings)(torch.ones(2), torch.ones(2))
     return [str(w.message).split()[0] for w in caught if "the CPU implementation of own." in str(w.message)]
 
 
@@ -151,6 +155,22 @@ def test_one_notice_for_all_graphs_of_a_backend(ops: Any) -> None:
     calls = [broken, lambda x, y: ops.scale(x, 5.0), lambda x, y: ops.blend(x, y), branches]
     assert _notices([torchair.get_npu_backend()], calls) == ["OwnScale", "OwnBlend"]
     assert _notices([torchair.get_npu_backend(), torchair.get_npu_backend()], calls) == ["OwnScale", "OwnBlend"] * 2
+
+
+def test_one_notice_of_a_backend_by_name_and_its_options(ops: Any) -> None:
+    def calls() -> list[Any]:
+        return [lambda x, y: ops.scale(x, 5.0), lambda x, y: ops.scale(y, 6.0) + x, lambda x, y: ops.blend(x, y)]
+
+    torch._dynamo.reset()
+    assert _notices(["npu", "npu"], calls(), anew=False) == ["OwnScale", "OwnBlend"]
+    assert _notices(["npu"], calls(), anew=False) == []
+    assert _notices(["npu"], calls(), anew=False, options={"fallback": "split"}) == ["OwnScale", "OwnBlend"]
+    assert _notices(["npu"], calls()[:2]) == ["OwnScale"] * 2  # torch forgets between them
+
+
+def test_a_backend_by_name_is_pickled_by_it() -> None:
+    backend = lookup_backend("npu")
+    assert pickle.loads(pickle.dumps(backend)) is copy.deepcopy(backend) is backend
 
 
 def test_one_notice_of_a_compiler_of_ones_own(ops: Any) -> None:

@@ -433,10 +433,10 @@ def _masked(x, mask, h):
     [
         (_masked, r"aten.index_put_.default: how much.*torch.where\(mask, value, y\)"),
         (lambda x, mask, h: x[mask] + 1, r"aten.index.Tensor: how much it does depends on data"),
-        (lambda x, mask, h: x + h, r"aten.add.Tensor: 'h_1' lies on the host; make it on device 'meta'"),
-        (lambda x, mask, h: x + h.sum(), r"aten.add.Tensor: 'sum_1' lies on the host"),
+        (lambda x, mask, h: (x + 1, h.add_(1)), r"aten.add_.Tensor: it writes a tensor of the host; keep it on device"),
+        (lambda x, mask, h: x[h > 0], r"aten.index.Tensor: how much it does depends on data"),
         (lambda x, mask, h: aten._to_copy(x, device="cpu"), r"aten._to_copy.default: its result goes to the host"),
-        (lambda x, mask, h: aten._to_copy(h, device="meta"), r"aten._to_copy.default: 'h_1' lies on the host"),
+        (lambda x, mask, h: x + aten._to_copy(x, device="cpu").sum(), r"aten.add.Tensor: 'sum_1' lies on the host"),
     ],
 )
 def test_what_needs_the_host_is_refused_with_its_line(fn, text):
@@ -448,7 +448,7 @@ def test_what_a_device_captures_is_not_refused():
     def fn(x, mask, h):
         at = x.argmax(0)
         x.index_put_((at,), x[at] * 2)
-        return torch.where(mask, x, 0.5).sum(), x.t() @ x, h + 1
+        return torch.where(mask, x, 0.5).sum(), x.t() @ x, h + 1, x + h.sum(), aten._to_copy(h, device="meta")
 
     refuse_host_work(_on_a_device(fn), "meta")
 

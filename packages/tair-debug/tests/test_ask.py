@@ -115,6 +115,23 @@ def test_what_a_notebook_shows(made, name, monkeypatch):
     assert len({tuple(row) for row in result.records()}) == 1  # all rows have the same keys
 
 
+def test_a_notebook_shows_an_answer_once(made, monkeypatch):
+    """In a kernel rich shows by itself what is printed to a console; and an object names no options of a command."""
+    shown = []
+    display = types.ModuleType("IPython.display")
+    display.display = shown.append
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    model, inputs = made
+    results = [getattr(torchair, name)(model, *inputs) for name in ("summary", "check", "compare", "view", "plan")]
+    for result in results:
+        assert str(result)
+        assert result._repr_html_()
+        assert " --" not in f" {result}"
+    assert shown == []
+
+
 def test_a_name_is_no_markup():
     def evil(x):
         return torch.sin(x)

@@ -49,7 +49,7 @@ def tair(tmp_path, monkeypatch):
 def test_all_well(tair):
     code, text = tair("models.py:single", "--soc", "ascend950")
     assert code == 0
-    assert "ascend950: 3 operators: AI Core 3" in text
+    assert "ascend950: 3 operators: 3 on AI Core" in text
 
 
 def test_no_kernel_is_exit_code_1_with_line_and_way_out(tair):

@@ -1,5 +1,6 @@
 """The tair command: answers, JSON, exit codes, and errors that name what is wrong."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -111,6 +112,38 @@ def test_nothing_is_computed_or_allocated(tair):
     assert tair("summary", "models.py:huge")[0] == 0  # 160 GB, were it real
 
 
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [(["view", "-o", "out/page.html"], ["page.html"]), (["dump", "-o", "out"], None), (["plan"], []), (["check"], [])],
+)
+def test_a_refused_call_does_not_hide_the_rest(tair, tmp_path, command, written):
+    code, text = tair(*command[:1], "models.py:missing", *command[1:])
+    assert code == 1
+    assert "1 call cannot be converted" in text
+    assert "tair_tests.odd.default" in text.replace("\n", "")
+    there = [p.name for p in tmp_path.glob("out/*")]
+    assert len(there) == 2 if written is None else there == written
+
+
+@pytest.mark.parametrize("command", ["dump", "view"])
+def test_what_fails_leaves_no_folder(tair, tmp_path, command):
+    assert tair(command, "models.py:raises", "-o", "out/page.html")[0] == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_input_beyond_the_machine(tair):
+    code, text = tair("compare", "models.py:bare", "-i", "float32(99999999, 99999999)")
+    assert code == 2
+    assert "factory" not in text
+    assert "give smaller sizes" in text
+    assert tair("summary", "models.py:bare", "-i", "float32(99999999, 4)")[0] == 0
+    for wrong in ("flo(3)", "float32(99999999999999999999)", "3"):
+        code, text = tair("summary", "models.py:bare", "-i", wrong)
+        assert code == 2
+        assert f"-i {wrong}" in text
+        assert "factory" not in text
+
+
 def test_inputs_on_the_command_line(tair):
     code, found = answer(tair("summary", "models.py:bare", "-i", "float32(5, 4)", "--json"))
     assert code == 0
@@ -212,10 +245,9 @@ def test_doctor(tair):
         (["summary", "models.py:nil"], "GE1043", "no function 'nil'; it has Net, make"),
         (["summary", "models.py:raises"], "GE1043", "the factory raised ValueError: no such checkpoint"),
         (["summary", "models.py:nothing"], "GE1043", "returned (3,), not a model"),
-        (["summary", "models.py:bare", "-i", "floaty(2)"], "GE1043", "such as float32(4, 8)"),
+        (["summary", "models.py:bare", "-i", "floaty(2)"], "GE1043", "this is no input"),
         (["summary", "models.py:make", "--html", "models.py/page.html"], "GE1041", "tair summary --html: cannot write"),
         (["dump", "models.py:make", "-t", "svg"], "GE1040", "known are txt, pbtxt, py, html"),
-        (["dump", "models.py:missing"], "GE2001", "cannot be lowered"),
         (["view", "no.air"], "GE1046", "cannot read no.air"),
         (["view", "models.py"], "GE1046", "is a program"),
         (["compare", "models.py:make", "--engine", "gpu"], "GE1044", "no engine 'gpu'"),
@@ -337,6 +369,13 @@ def test_help(tair):
         code, text = tair(name, "--help")
         assert code == 0
         assert "--json" in text
+        assert tair(name, "-h") == (0, text)
+    for name in ("summary", "dump", "view", "compare", "check", "plan", "profile", "minify"):
+        text = tair(name, "-h")[1]
+        for option in ("-i", "--config", "--dynamic", "--backward", "--real"):
+            assert f"{option} " in text or f"{option}," in text, (name, option)
+    assert tair("--version") == (0, f"tair {importlib.metadata.version('tair-debug')}\n")
+    assert "--install-completion" in tair("-h")[1]
     assert tair("summary")[0] == 2  # an argument is missing
     assert tair("fly")[0] == 2
 

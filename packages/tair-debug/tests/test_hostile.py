@@ -140,7 +140,7 @@ def test_a_terminal_obeys_nothing(text):
 def test_the_result_of_a_comparison(text, capsys):
     from tair_debug import terminal
     from tair_debug.compare import Comparison, ComparisonRow
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
 
     bad = ComparisonRow(text, text, text, 0, text, text, text, text, Measure(False, 1.0, why=text))
     refused = RefusedCall(text, text, text, text, text)

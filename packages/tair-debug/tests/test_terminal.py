@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from tair_debug.cut import RefusedCall, listed, number
+from tair_debug.refused import RefusedCall, amount, listed
 from tair_debug.terminal import place, put, table
 
 HEAD = ("verdict", "operator", "number", "types", "your line", "why")
@@ -78,4 +78,4 @@ def test_equal_refused_calls_are_one_line():
         "3 x aten.eig.default (m.py:3 in forward: eig(x)): no",
         "eig_9 = aten.eig.default (m.py:4 in forward: eig(y)): no",
     ]
-    assert (number(same), number([other])) == ("3 calls cannot be converted", "1 call cannot be converted")
+    assert (amount(same), amount([other])) == ("3 calls cannot be converted", "1 call cannot be converted")

@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from tair_debug import fx_summary
+from tair_debug import ask, fx_summary
 from tair_debug.models import load
 from tair_debug.tracing import capture, to_ge
 
@@ -135,12 +135,15 @@ def test_half_types_with_a_backward_pass(made):
 
 
 def test_seventy_billion_parameters(made):
-    """Summarised and converted in the memory of a small machine."""
+    """Summarised, converted and checked in the memory of a small machine."""
     subject = made("seventy_billion")
     assert sum(p.numel() for p in subject.model.parameters()) > 70e9
     (graph,) = capture(subject)
     assert sum(r.calls for r in fx_summary.summarize(graph.gm)) >= 66
     assert to_ge(graph.gm, "graph").nodes
+    (report,) = ask.check_of(subject, soc=["ascend910b"]).reports
+    assert report.ok
+    assert sum(report.counts().values()) >= 66
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 8e6  # kilobytes
 
 

@@ -18,8 +18,18 @@ from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Literal, Node, Tensor, _current, current_graph
 from ge_graph.schema import AttrSchema, OpSchema, PortSchema
 
-# Operators whose dynamic output has as many parts as an attribute says.
-_COUNT_ATTRS: Final = {"Unpack": "num", "Split": "num_split", "SplitV": "num_split", "SplitD": "num_split"}
+# Operators whose dynamic outputs each have as many parts as an attribute says.
+COUNT_ATTRS: Final = {
+    "CTCBeamSearchDecoder": "top_paths",
+    "Copy": "N",
+    "DynamicPartition": "num_partitions",
+    "SparseSplit": "num_split",
+    "Split": "num_split",
+    "SplitD": "num_split",
+    "SplitV": "num_split",
+    "SplitVD": "num_split",
+    "Unpack": "num",
+}
 _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NUMBERS: Final = (int, float, complex, np.generic)
 _RESERVED: Final = ("dependencies", "node_name")
@@ -392,8 +402,8 @@ class CallPlan:
 
     def _count(self, node: Node, port: PortSchema, options: Mapping[str, Any], inferred: infer.Result) -> int:
         given = options.get(f"size_of_{port.name}")
-        if given is None and self.op in _COUNT_ATTRS:
-            given = node.attr(_COUNT_ATTRS[self.op])
+        if given is None and self.op in COUNT_ATTRS:
+            given = node.attr(COUNT_ATTRS[self.op])
         if given is None and isinstance(inferred, tuple):
             given = len(inferred)
         if type(given) is not int or given < 0:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ge_graph import escape, infer, names, rules, schema
 from ge_graph.attrs import Attr, Kind
-from ge_graph.calling import input_problems, plan_of
+from ge_graph.calling import COUNT_ATTRS, input_problems, plan_of
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Literal, Node, Tensor
@@ -202,6 +202,23 @@ def _attribute_values(node: Node, op: OpSchema) -> Iterator[str]:
             yield f"attribute '{name}' of kind {attr.kind.value} holds {type(attr.value).__name__} {_shown(attr.value)}"
 
 
+def _counts(node: Node, op: OpSchema) -> Iterator[str]:
+    """Attributes that say how many tensors a dynamic port has."""
+    name = COUNT_ATTRS.get(node.op)
+    at = -1 if name else plan_of(node.op).counted
+    if name is None and at < 0:
+        return
+    told = node.attr(name or "N")
+    if name:
+        sizes = [(f"output '{port}'", count) for port, count in node.output_counts.items()]
+    else:
+        entry = node.inputs[at] if at < len(node.inputs) else None
+        sizes = [(f"input '{op.inputs[at].name}'", len(entry))] if isinstance(entry, tuple) else []
+    for port, count in sizes:
+        if told is not None and count != told:
+            yield f"attribute '{name or 'N'}' says {told}, {port} has {count} tensors"
+
+
 def _constant(node: Node, op: OpSchema) -> Iterator[str]:
     if node.op not in ("Const", "Constant") or not node.outputs:
         return
@@ -294,6 +311,7 @@ SIGNATURE_RULES: Final[tuple[tuple[str, Check], ...]] = (
 )
 NODE_RULES: Final[tuple[tuple[str, Check], ...]] = (
     ("GE3027", _attribute_values),
+    ("GE3023", _counts),
     ("GE3028", _constant),
     *rules.NODE_RULES,
 )

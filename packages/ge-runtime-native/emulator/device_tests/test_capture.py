@@ -90,6 +90,74 @@ def test_each_size_is_captured_once(log):
     assert log.captures == 3
 
 
+ON_HOST = {
+    "a number that scales": (lambda x, k: torch.softmax(x / k, -1) * (k + 1), [2.5, 4.5, 1.5]),
+    "a number of either type": (lambda x, k: (x * k + k, (x * 10).int() * k), [2, 3, 2.5, 4.5]),
+    "a number beside halves": (lambda x, k: (x.half() * k).float(), [0.5, 0.25, 1.5]),
+    "a scalar": (lambda x, k: (x * (k + 1), x - k.double()), [torch.tensor(0.5), torch.tensor(2.0)]),
+    "positions": (lambda x, k: (x[:, k], x[:, k.flip(0)]), [torch.tensor([0, 1]), torch.tensor([2, 3])]),
+    "positions that are moved": (
+        lambda x, k: x[:, k.flip(0).to(x.device)],
+        [torch.tensor([0, 1]), torch.tensor([2, 3])],
+    ),
+    "constants": (lambda x, k: x[:, torch.tensor([2, 0])] * k, [0.5, 0.25]),
+    "results": (lambda x, k: (x * 2, k + 1, k.cumsum(0)), [torch.tensor([0.5, 1]), torch.tensor([2.0, 3])]),
+    "results and operands": (
+        lambda x, k: (x * k.sum(), k[1:], k.sum()),
+        [torch.tensor([0.5, 1]), torch.tensor([2.0, 3])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_what_the_host_computes_is_computed_for_each_run(name, log):
+    """It is no part of the capture: operators of the device read a copy, results are new ones."""
+    fn, values = ON_HOST[name]
+    call = compiled(fn, dynamic=True)
+    for value in [*values, *values]:
+        x = torch.rand(3, 4) + 0.5
+        got, want = call(x.npu(), value), fn(x, value)
+        for one, other in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+            assert one.dtype == other.dtype
+            torch.testing.assert_close(one.cpu(), other, rtol=2e-3, atol=1e-4)
+    assert log.captures == len({type(v) for v in values})
+
+
+def test_results_of_the_host_are_the_callers(log):
+    call = compiled(lambda x, k: (x * k, k + 1))
+    kept = [call(torch.ones(2).npu(), torch.tensor(float(i)))[1] for i in range(3)]
+    kept[0].fill_(9)
+    assert [float(k) for k in kept] == [9, 2, 3]
+
+
+def test_random_numbers_of_the_host_are_drawn_for_each_run():
+    call = compiled(lambda x: x + torch.rand(2).to(x.device))
+    torch.manual_seed(3)
+    got = [call(torch.zeros(2).npu()).cpu() for _ in range(3)]
+    torch.manual_seed(3)
+    torch.testing.assert_close(got, [torch.rand(2) for _ in range(3)])
+
+
+def test_a_tensor_of_the_host_that_is_written_is_refused():
+    call = compiled(lambda x, k: (x * 2, k.add_(1)))
+    with pytest.raises(Exception, match="GE1058(.|\\n)*it writes a tensor of the host"):
+        call(torch.ones(2).npu(), torch.ones(2))
+
+
+def test_what_the_host_computes_is_kept_in_a_cache(tmp_path):
+    def step(x, k):
+        return x * (k + 1), k * 2
+
+    config = torchair.CompilerConfig()
+    config.mode = "reduce-overhead"
+    for _ in range(2):  # the second finds the first one's
+        cached = torchair.inference.cache_compile(step, config=config, cache_dir=str(tmp_path))
+        for k in (torch.tensor(0.5), torch.tensor(3.0)):
+            x = torch.rand(3)
+            torch.testing.assert_close([v.cpu() for v in cached(x.npu(), k)], list(step(x, k)))
+    assert len(list(tmp_path.rglob("*.graph"))) <= 1
+
+
 def test_a_parameter_that_moves_is_captured_anew(log):
     model = torch.nn.Linear(4, 3).npu()
     call = compiled(model)

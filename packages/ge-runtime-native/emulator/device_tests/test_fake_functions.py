@@ -53,3 +53,26 @@ def test_casts_of_format(dynamic):
     for size in (16, 32):
         x = torch.randn(size, size)
         torch.testing.assert_close(run(x.npu()).cpu(), x @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+@pytest.mark.parametrize("given", ["p", "k", "both"])
+def test_scores_limited_by_one_of_two(given, mode):
+    """torch_npu's own function for tracing wants both."""
+    logits = torch.randn(3, 20)
+    p = torch.tensor([0.3, 0.9, 1.0]).npu() if given != "k" else None
+    k = torch.tensor([2, 5, 20], dtype=torch.int32).npu() if given != "p" else None
+    run = torch.compile(
+        lambda x: torch_npu.npu_top_k_top_p(x, p, k), backend="npu", options={"mode": mode}, fullgraph=True
+    )
+    got = run(logits.npu()).cpu()
+    kept = got > float("-inf")
+    torch.testing.assert_close(got[kept], logits[kept])
+    order = logits.sort(-1, descending=True)
+    first = torch.ones_like(kept)
+    if k is not None:
+        first &= torch.arange(20) < k.cpu().unsqueeze(1)
+    if p is not None:
+        shares = order.values.masked_fill(~first, float("-inf")).softmax(-1)
+        first &= shares.cumsum(-1) - shares < p.cpu().unsqueeze(1)
+    assert torch.equal(kept, torch.zeros_like(kept).scatter(1, order.indices, first))

@@ -1,4 +1,4 @@
-"""Finding an engine: entry points, the environment, and the reason for every rejection."""
+"""Finding an engine: entry points, the environment, and the reason for each that is passed over."""
 
 from __future__ import annotations
 

@@ -53,16 +53,18 @@ def no_such_engine(name: str, known: Sequence[str]) -> EngineError:
     return _error("GE4001", f"no engine is called '{name}'; installed engines: {', '.join(known) or 'none'}")
 
 
-def no_engine(device: str, rejections: Iterable[tuple[str, str]]) -> EngineError:
+def no_engine(device: str, passed_over: Iterable[tuple[str, str]]) -> EngineError:
     """GE4002: engines are installed but none can serve the device."""
-    reasons = list(rejections)
-    lines = [
-        f"no engine can run graphs whose inputs live on '{device}'",
-        *(f"  {name}: {why}" for name, why in reasons),
-    ]
+    reasons = list(passed_over)
+    listing = "\n".join(f"  {name}: {why}" for name, why in reasons)
     embedded = device == "cpu" and any(name == "cpu" and "'torch'" in reason for name, reason in reasons)
-    install = "install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or " if embedded else ""
-    return _error("GE4002", "\n".join(lines), next=f"{install}fix one of the reasons above")
+    return _error(
+        "GE4002",
+        f"no engine can run graphs whose inputs live on '{device}'\n{listing}",
+        next="install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or fix one of these reasons"
+        if embedded
+        else "fix one of the reasons above",
+    )
 
 
 def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:

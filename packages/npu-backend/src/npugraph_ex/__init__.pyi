@@ -9,5 +9,6 @@ from npugraph_ex import configs as configs
 from npugraph_ex import core as core
 from npugraph_ex import inference as inference
 from npugraph_ex import npu_fx_compiler as npu_fx_compiler
+from npugraph_ex import ops as ops
 from npugraph_ex import patterns as patterns
 from npugraph_ex import scope as scope

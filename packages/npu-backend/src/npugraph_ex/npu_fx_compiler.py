@@ -64,17 +64,25 @@ def get_compiler(compiler_config: GraphExConfig | None = None) -> NpuFxCompiler:
 
 
 def compile_fx(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any] | None = None, options: Mapping[str, Any] | None = None
+    gm: torch.fx.GraphModule | Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile an ATen graph for capture; usable as ``fw_compiler`` of ``aot_module_simplified``.
 
     Args:
-        gm: ATen graph, each node with its fake value in ``meta["val"]``.
+        gm: ATen graph, each node with its fake value in ``meta["val"]``. None is no graph, and flat options in its
+            place are none either.
         example_inputs: Its fake inputs; None takes them from the graph.
         options: Flat options.
 
+    Returns:
+        The compiled graph; without a graph what compiles one by these options, a ``NpuFxCompiler``.
+
     Errors: ConfigError GE1001 for an unknown option, others for its value.
     """
+    if gm is None or isinstance(gm, Mapping):
+        return NpuFxCompiler(captured_config(options if gm is None else {**gm, **(options or {})}))
     if example_inputs is None:
         example_inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     return NpuFxCompiler(captured_config(options))(gm, example_inputs)

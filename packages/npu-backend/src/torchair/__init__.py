@@ -41,4 +41,4 @@ carry_in_bundles("torchair", _take_from_bundle)
 
 
 def __dir__() -> list[str]:
-    return doors.names(__name__, {*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})  # not what is imported here

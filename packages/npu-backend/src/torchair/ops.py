@@ -113,14 +113,14 @@ def npu_tagged_event_wait(event: str) -> None:
     torch.ops.air.tagged_event_wait(_tag(event, "npu_tagged_event_wait"))
 
 
-def npu_record_tagged_stream(input: torch.Tensor, tag: str) -> None:
-    """Keep the tensor's memory until the stream named ``tag`` has done with it; only on a device.
+def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:
+    """Keep the tensor's memory until the stream named ``tagged_stream`` has done with it; only on a device.
 
     Errors: ConfigError GE1030 for other types.
     """
     if not isinstance(input, torch.Tensor):
         torch_ops.refuse(f"npu_record_tagged_stream takes a tensor, got {type(input).__name__}", "pass the tensor")
-    torch.ops.air.record_tagged_stream(input, _tag(tag, "npu_record_tagged_stream"))
+    torch.ops.air.record_tagged_stream(input, _tag(tagged_stream, "npu_record_tagged_stream"))
 
 
 def __getattr__(name: str) -> Any:

@@ -61,10 +61,14 @@ def rank_folder() -> str:
 
 def no_file(option: str, path: str | os.PathLike[str], error: OSError) -> ConfigError:
     """The error for a file or folder that could not be written, from an option that asked for it."""
+    where = os.fspath(path)
     reason = error.strerror or str(error) or type(error).__name__
+    in_place = isinstance(error, FileExistsError | NotADirectoryError)
     return ConfigError(
         "GE1041",
-        f"{option}: cannot write {os.fspath(path)}: {reason}",
+        f"{option}: cannot write {where}: a file stands where a folder should"
+        if in_place
+        else f"{option}: cannot write {where}: {reason}",
         next="give a folder that exists, may be written and has room; files written before are complete",
     )
 

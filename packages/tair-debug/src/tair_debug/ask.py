@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ge_graph.errors import on_purpose
 from tair_debug import cut, fx_summary, models, tracing
 from tair_debug.measure import Tolerance
+from tair_debug.refused import RefusedCall
 
 if TYPE_CHECKING:
     from ge_graph import Graph
@@ -253,8 +254,9 @@ def view(
         soc: A chip such as ``Ascend910B3``, to colour nodes by unit, time and bytes, in the forms of that chip.
         errors: What ``compare`` found for the same model, to colour nodes by their error.
 
-    Errors: ConfigError GE1047 if the model cannot be traced, LoweringError GE2001 for calls that cannot be converted;
-        GraphError GE3073 for a chip without figures.
+    Calls that cannot be converted are marked: a node with the name of the ATen operator stands for each.
+
+    Errors: ConfigError GE1047 if the model cannot be traced; GraphError GE3073 for a chip without figures.
     """
     page = view_of(models.given(model, inputs, kwargs, config=config), soc=soc, backward=backward, dynamic=dynamic)
     if errors is not None:
@@ -291,7 +293,7 @@ def check_of(
     place = None if cann is None else Path(cann)
     facts = kernels.facts(place)
     oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
-    refused: list[cut.RefusedCall] = []
+    refused: list[RefusedCall] = []
     with tracing.stops() as stops:
         graphs_for, count = _graphs_of(subject, refused, backward, dynamic, fake)
     reports = []
@@ -302,7 +304,7 @@ def check_of(
 
 
 def _graphs_of(
-    subject: Subject | Graph, refused: list[cut.RefusedCall], backward: bool, dynamic: bool, fake: bool
+    subject: Subject | Graph, refused: list[RefusedCall], backward: bool, dynamic: bool, fake: bool
 ) -> tuple[Callable[[Oracle | None], tracing.Formed], int]:
     """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes.
 
@@ -312,7 +314,7 @@ def _graphs_of(
         whole = tracing.Formed([subject])
         return lambda oracle: whole, 1
     captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
-    parts = [cut.cut(g.gm) for g in captured]
+    parts = [cut.cut(g.gm, keep=True) for g in captured]
     refused += [call for part in parts for call in part.refused]
     return tracing.for_chips([part.gm for part in parts]), len(parts)
 
@@ -414,27 +416,31 @@ def view_of(
         subject = os.fspath(source) if isinstance(source, Path) else source
         (made,) = request.made([request.Request(subject, asked, soc)])
         figures = {node: told for each in made.graphs for node, told in plan.node_data(each).items()}
-        return Page([each.graph for each in made.graphs], figures)
+        return Page([each.graph for each in made.graphs], figures, refused=made.rejoin())
     if isinstance(source, Path):
         from tair_debug.graph_file import read_graph
 
         return Page([read_graph(source)])
     graphs = tracing.capture(source, backward=backward, dynamic=dynamic, fake=fake)
-    return Page([tracing.to_ge(g.gm, f"graph_{i}") for i, g in enumerate(graphs, 1)])
+    shown, refused = cut.shown([g.gm for g in graphs], tracing.converted)
+    return Page(shown, refused=refused)
 
 
 def beside_of(first: Page, second: Page, names: tuple[str, str]) -> Beside:
     """The graphs of two pages beside each other, by their order."""
     from tair_debug.beside import beside
 
-    return beside(names, first.graphs, second.graphs, {**first.figures, **second.figures})
+    refused = {**first.refused, **second.refused}
+    return beside(names, first.graphs, second.graphs, {**first.figures, **second.figures}, refused)
 
 
 def passes_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Beside:
     """The GE graphs of a model as converted, beside the same after the GE passes."""
     from tair_debug.beside import beside
+    from tair_debug.graph_page import with_refused
 
     graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
-    named = [(g.gm, f"graph_{i}") for i, g in enumerate(graphs, 1)]
-    before, after = ([stage(gm, name) for gm, name in named] for stage in (tracing.as_converted, tracing.to_ge))
-    return beside(("as converted", "after the GE passes"), before, after)
+    gms = [g.gm for g in graphs]
+    (before, first), (after, last) = (cut.shown(gms, stage) for stage in (tracing.as_converted, tracing.converted))
+    figures = with_refused({}, {**first, **last})
+    return beside(("as converted", "after the GE passes"), before, after, figures, last)

@@ -23,6 +23,7 @@ from tair_debug.graph_page import Figures, attr_text, framed, inputs_of, render,
 from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 SAME, CHANGED, ONLY = "same", "changed", "only"
@@ -250,18 +251,25 @@ class Beside(Answer):
         matches: The graphs by their order; a graph without another one stands beside an empty one.
         figures: Nodes of either side to their figures, as ``graph_page.to_html`` takes them.
         written: Files.
+        refused: Nodes that stand for calls that cannot be converted.
     """
 
     names: tuple[str, str]
     matches: list[Match]
     figures: Figures = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
+    refused: Mapping[Node, RefusedCall] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        return True
+        """Whether all calls could be converted."""
+        return not self.refused
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        if self.refused:
+            from tair_debug.refused import told_of
+
+            yield from told_of([*self.refused.values()], in_page=True)
         for found in self.matches:
             n = found.counts()
             yield sentence(
@@ -272,10 +280,11 @@ class Beside(Answer):
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "ok": True,
+            "ok": self.ok,
             "written": [str(p) for p in self.written],
             "graphs": [m.counts() for m in self.matches],
             "differences": self.records(),
+            "refused": [r.as_dict() for r in self.refused.values()],
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -343,8 +352,14 @@ def _called(a: Node | None, b: Node | None) -> str:
     return f"{a.name} ({a.op})" if a.name == b.name else f"{a.name} | {b.name} ({a.op})"
 
 
-def beside(names: tuple[str, str], ones: list[Graph], others: list[Graph], figures: Figures | None = None) -> Beside:
-    """Two lists of graphs beside each other, by their order."""
+def beside(
+    names: tuple[str, str],
+    ones: list[Graph],
+    others: list[Graph],
+    figures: Mapping[Node, Mapping[str, Any]] = {},
+    refused: Mapping[Node, RefusedCall] = {},
+) -> Beside:
+    """Two lists of graphs beside each other, by their order; of ``refused`` nodes ``figures`` say why."""
     count = max(len(ones), len(others))
     sides = ([*graphs, *(Graph() for _ in range(count - len(graphs)))] for graphs in (ones, others))
-    return Beside(names, [match(a, b) for a, b in zip(*sides)], figures or {})
+    return Beside(names, [match(a, b) for a, b in zip(*sides)], figures, refused=refused)

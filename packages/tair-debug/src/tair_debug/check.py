@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ge_graph.passes import Choice
-    from tair_debug.cut import RefusedCall
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 WORDS: Final = {
@@ -127,15 +127,22 @@ class CheckReport:
 
     def headline(self, tell: Callable[[str], str] = str) -> str:
         """The verdict in one line; ``tell`` makes the words of its parts those of another language."""
-        counts = self.counts()
+        n = self.counts()
         casts = sum(len(r.nodes) for r in self.rows if r.verdict.casts)
-        parts = [f"{tell(WORDS[state])} {count}" for state, count in counts.items() if count]
-        if casts:
-            parts.append(tell(f"with casts that GE inserts {casts}"))
         weak = sum(len(r.nodes) for r in self.rows if not r.verdict.proven and r.verdict.state == "aicore")
-        if weak:
-            parts.append(tell(f"of AI Core {weak} by documentation only"))
-        return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
+        parts = (
+            (n["none"], tell(f"{n['none']} without a kernel")),
+            (n["aicpu"], tell(f"{n['aicpu']} on AI CPU (slow)")),
+            (n["unknown"], tell(f"{n['unknown']} that no source knows")),
+            (n["open"], tell(f"{n['open']} on AI Core, where no source confirms their types")),
+            (n["aicore"], tell(f"{n['aicore']} on AI Core")),
+            (weak, tell(f"{weak} of these by documentation only")),
+            (casts, tell(f"{casts} with casts that GE inserts")),
+            (n["device"], tell(f"{n['device']} with no need of a kernel")),
+        )
+        said = ", ".join(text for count, text in parts if count) or tell("nothing to run")
+        total = sum(n.values())
+        return f"{self.soc}: {tell('1 operator') if total == 1 else tell(f'{total} operators')}: {said}"
 
     def forms(self) -> list[str]:
         """What took another form for the chip, a line a kind, with what else the chip could run."""
@@ -210,10 +217,9 @@ class Checks(Answer):
             yield sentence(f"facts: {self.origin}")
             yield from self.stops.parts(self.graphs)
         if self.refused:
-            from tair_debug.cut import listed, number
+            from tair_debug.refused import told_of
 
-            yield sentence(", left out here:", number(self.refused), "red")
-            yield from (sentence(f"  {line(text)}") for text in listed(self.refused))
+            yield from told_of(self.refused)
         for report in self.reports:
             yield sentence("", report.headline(told), "green" if report.ok else "red")
             if detail.quiet or not self.named:
@@ -225,7 +231,9 @@ class Checks(Answer):
             if not detail.every and report.unknown():
                 yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
-            yield sentence("--soc CHIP lists the operators")
+            yield sentence(
+                "--soc CHIP lists the operators" if detail.commands else "soc= lists the operators of a chip"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return {

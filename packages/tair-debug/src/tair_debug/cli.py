@@ -1,7 +1,8 @@
 """The ``tair`` command.
 
 Exit codes: 0 if all is well, 1 if the answer is no (calls without converter, numbers that differ, a mismatch), 2 for
-wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON object on standard output.
+wrong usage or a failure, 130 after Ctrl-C, 141 if nobody reads the output any more. With ``--json`` the answer, or the
+error, is one JSON object on standard output.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.metadata
 import json
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +24,10 @@ import typer
 from ge_graph import escape, messages
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError, GeError, on_purpose
+from tair_debug import endings
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, sentence, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
@@ -34,7 +37,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=_ABOUT,
-    epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure.",
+    epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure, 130 stopped by Ctrl-C, "
+    "141 nobody reads the output any more.",
 )
 
 
@@ -55,7 +59,6 @@ def _everywhere(
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
-EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 # A command loads thousands of modules and traces a model, which leaves little garbage: by Python's own thresholds a
 # fifth of its time goes into looking for some. What it leaves between two looks is about ten megabytes.
@@ -77,11 +80,22 @@ def command(short: str) -> Callable[[F], F]:
         @functools.wraps(with_options)
         def run(*args: Any, **kwargs: Any) -> None:
             try:
-                with working(f"tair {fn.__name__}"):
+                places = [v for v in kwargs.values() if isinstance(v, Path)]
+                with working(f"tair {fn.__name__}"), endings.no_empty_folders(places):
                     code = with_options(*args, **kwargs)
+                sys.stdout.flush()
             except typer.BadParameter as error:  # wrong usage, which typer shows
                 error.message = told(error.message)
                 raise
+            except BrokenPipeError:
+                endings.no_more_output()
+                code = endings.NO_READER
+            except KeyboardInterrupt:
+                put(
+                    [sentence("stopped; files that were written are whole", f"tair {fn.__name__}: ")],
+                    console(errors=True),
+                )
+                code = endings.STOPPED
             except Exception as error:
                 ge_error = on_purpose(error)
                 if ge_error is None:
@@ -172,35 +186,15 @@ def dump(
 ) -> int:
     """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed.
 
-    A file of model-explorer has the graphs after the GE passes; compare and check write node data for it.
+    Calls that cannot be converted are left out: their results are inputs, what they read are outputs. Exit code 1 if
+    there are some. A file of model-explorer has the graphs after the GE passes; compare and check write node data for
+    it.
     """
-    from ge_converters.base.progress import Progress
-    from tair_debug import artefacts, tracing
-    from tair_debug.graph_dump import GraphDump, Stages
-    from tair_debug.observer import GraphId
+    from tair_debug.graph_dump import dump_of
 
-    folder = artefacts.folder(output, "tair dump --output")
-    whole = kind == EXPLORER  # one file of all graphs
-    writer = GraphDump("txt" if whole else kind, folder)
     subject = asked.subject(target)
-    graphs = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
-    finished = []
-    for number, captured in enumerate(graphs, 1):
-        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
-        follow = Progress() if whole else Stages(writer, stage)
-        finished.append(tracing.to_ge(captured.gm, f"graph_{number}", progress=follow))
-    if whole:
-        from tair_debug.explorer import to_explorer
-
-        path = folder / f"{escape.file_name(subject.name)}_{EXPLORER}_{artefacts.stamp()}.json"
-        artefacts.write_text(path, to_explorer(subject.name, finished), "tair dump --output")
-        writer.written.append(path)
-    if as_json:
-        answer({"ok": True, "written": [str(p) for p in writer.written]})
-    else:
-        for path in writer.written:
-            say(str(path))
-    return 0
+    result = dump_of(subject, kind, output, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    return show(result, Detail(), as_json)
 
 
 @command("Make an interactive page of a GE graph.")
@@ -226,6 +220,7 @@ def view(
 ) -> int:
     """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source.
 
+    Calls that cannot be converted are marked, with the reason. Exit code 1 if there are some.
     With SECOND, or --passes, two graphs beside each other: what is equal is matched, what differs is marked.
     """
     from tair_debug import ask
@@ -555,7 +550,7 @@ def plan(
     """Will it fit, how fast at best, where is it slow: memory, time, operations and bytes on a chip, without one.
 
     Times are bounds by published peaks, estimates, or measurements (--calibrate), and each says which it is. Exit code
-    1 if --memory-limit is exceeded, by the estimate.
+    1 if --memory-limit is exceeded, by the estimate, or if a call cannot be converted, which is in no figure.
     """
     from tair_debug import plan_request as request
 

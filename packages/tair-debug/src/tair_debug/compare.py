@@ -28,10 +28,11 @@ from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.command_line import told
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
-from tair_debug.cut import Cut, RefusedCall, cut, listed, number
+from tair_debug.cut import Cut, cut
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
+from tair_debug.refused import RefusedCall, amount, listed
 from tair_debug.stepwise import Call, Stepwise, Wanted
 from tair_debug.terminal import Answer, Detail, place, sentence, table
 from tair_debug.tracing import Layered, capture_layers, run_with, traceable
@@ -159,7 +160,12 @@ class Comparison(Answer):
             yield _table(chosen)
         if self.unmatched:
             reasons = "; ".join(f"{count}: {told(why)}" for why, count in self.why.most_common())
-            yield sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
+            one = self.unmatched == 1
+            yield (
+                sentence(escape.line(f"1 value without partner ({reasons})"))
+                if one
+                else sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
+            )
         random = self.random
         if random is not None:
             yield sentence(
@@ -172,7 +178,7 @@ class Comparison(Answer):
             yield sentence(f"report: {self.report}")
 
     def _verdict(self, bad: Sequence[ComparisonRow]) -> Text:
-        calls = number(self.refused)
+        calls = amount(self.refused)
         if self.ok:
             return sentence("", "all within tolerance", "green")
         if self.first is None and not bad:

@@ -25,6 +25,7 @@ from tair_debug import artefacts
 from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
+    from tair_debug.refused import RefusedCall
     from tair_debug.terminal import Part
 
 DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
@@ -43,8 +44,8 @@ def to_html(graph: Graph, title: str = "", figures: Figures | None = None) -> st
         graph: Up to many thousand nodes.
         title: Heading; the graph's name if empty.
         figures: Node to what it is coloured by, each of it optional: ``time`` in seconds, ``bytes``, ``unit``,
-            ``error``, ``difference``; and to what is said of it: ``rows`` of text, and ``differs``, rows of a name
-            and its value in two graphs.
+            ``error``, ``difference``; and to what is said of it: ``rows`` of text, ``differs``, rows of a name
+            and its value in two graphs, and ``refused``, why the call that it stands for cannot be converted.
     """
     from markupsafe import Markup
 
@@ -61,18 +62,28 @@ class Page(Answer):
         figures: What their nodes are coloured by, as ``to_html`` takes it.
         strange: Number of nodes that have an error and are not in the graphs.
         written: Files.
+        refused: Nodes that stand for calls that cannot be converted.
     """
 
     graphs: list[Graph]
     figures: Figures = field(default_factory=dict)
     strange: int = 0
     written: list[Path] = field(default_factory=list)
+    refused: Mapping[Node, RefusedCall] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.figures = with_refused(self.figures, self.refused)
 
     @property
     def ok(self) -> bool:
-        return True
+        """Whether all calls could be converted."""
+        return not self.refused
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        if self.refused:
+            from tair_debug.refused import told_of
+
+            yield from told_of([*self.refused.values()], in_page=True)
         if self.written:
             yield from (sentence(str(path)) for path in self.written)
         else:
@@ -81,7 +92,12 @@ class Page(Answer):
             yield sentence(f"{self.strange} nodes with an error are not in the graphs")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": True, "written": [str(p) for p in self.written], "nodes": [len(g.nodes) for g in self.graphs]}
+        return {
+            "ok": self.ok,
+            "written": [str(p) for p in self.written],
+            "nodes": [len(g.nodes) for g in self.graphs],
+            "refused": [r.as_dict() for r in self.refused.values()],
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [{"graph": g.name, "node": n.name, "op": n.op} for g in self.graphs for n in g.nodes]
@@ -128,6 +144,13 @@ class Page(Answer):
 
     def _repr_html_(self) -> str:
         return "\n".join(framed(to_html(graph, figures=self.figures)) for graph in self.graphs)
+
+
+def with_refused(figures: Figures, refused: Mapping[Node, RefusedCall]) -> Figures:
+    """Figures that say of the nodes of refused calls why they are."""
+    from tair_debug.terminal import reason
+
+    return {**figures, **{node: {**figures.get(node, {}), "refused": reason(c.reason)} for node, c in refused.items()}}
 
 
 def save_pages(path: str | os.PathLike[str], pages: Sequence[Callable[[], str]], option: str) -> list[Path]:
@@ -251,6 +274,7 @@ def _node(
     return {
         **({"v": value} if value else {}),
         **({"d": differs} if differs else {}),
+        **({"r": _shown(told["refused"])} if "refused" in told else {}),
         "n": escape.line(node.name),
         "o": escape.line(node.op),
         "t": " ".join(type_text(t) for t in node.outputs[:1]),

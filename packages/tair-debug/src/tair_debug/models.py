@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 import os
 import re
 import reprlib
@@ -86,7 +87,7 @@ def load(
         made = _made(target, call, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
-            subject.args, subject.kwargs = tuple(parse_input(text) for text in inputs), {}
+            subject.args, subject.kwargs = tuple(parse_input(text, fake=fake) for text in inputs), {}
         if size is not None and not takes_size:
             _resize(target, subject, size)
         if fake:
@@ -332,17 +333,49 @@ def _inputs_for(model: Any, config: Any) -> dict[str, Any]:
     return dict(model.dummy_inputs) if model.main_input_name == "input_ids" else {}
 
 
-def parse_input(text: str) -> torch.Tensor:
+def parse_input(text: str, *, fake: bool = False) -> torch.Tensor:
     """A tensor from ``float32(4, 8)``: normal numbers, or zeros for integers and bools.
 
-    Errors: ConfigError GE1043 for another form.
+    Args:
+        text: What was written.
+        fake: Whether tensors have no data just now; one with data must fit into the machine's memory.
+
+    Errors: ConfigError GE1043 for another form, or for more than the memory holds.
     """
     match = _INPUT.fullmatch(text)
     dtype = getattr(torch, match[1], None) if match else None
+    named = escape.line(text, 500)
     if match is None or not isinstance(dtype, torch.dtype):
-        raise _bad(text, "an input is written dtype(sizes), such as float32(4, 8)")
+        raise ConfigError(
+            "GE1043", f"-i {named}: this is no input", next="write dtype(sizes), such as -i 'float32(4, 8)'"
+        )
     try:
         sizes = [int(d) for d in match[2].split(",") if d.strip()]
+        if not fake:
+            _must_fit(named, math.prod(sizes) * dtype.itemsize)
         return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+    except ConfigError:
+        raise
     except (RuntimeError, ValueError, TypeError) as error:  # no such type of numbers here, or too many of them
-        raise _bad(text, f"this input cannot be made: {_said(error)}") from error
+        said = escape.line((str(error).splitlines() or [""])[0], 200)
+        raise ConfigError(
+            "GE1043", f"-i {named}: this input cannot be made: {said}", next="give another type or other sizes"
+        ) from error
+
+
+def _must_fit(named: str, needed: int) -> None:
+    there = memory_of_machine()
+    if there is not None and needed > there:
+        raise ConfigError(
+            "GE1043",
+            f"-i {named}: it takes {needed // 2**30} GiB, this machine has {there // 2**30} GiB",
+            next="give smaller sizes; summary, check, plan, dump and view without --real take any size",
+        )
+
+
+def memory_of_machine() -> int | None:
+    """Bytes, None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -19,6 +19,8 @@ from tair_debug.terminal import place, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tair_debug.refused import RefusedCall
+
 BY: Final = ("operator", "module", "line", "node")
 NETWORK: Final = "collectives have no estimate: nobody publishes the rate of their links, or how much they exchange"
 
@@ -172,6 +174,8 @@ class Plan:
         origins: Where times come from, in words.
         shares: Calibrated figures.
         notes: What the figures leave out.
+        refused: Calls that cannot be converted; they are in no figure.
+        rejoin: Puts nodes in their place into the graphs, for people to see, and gives these.
     """
 
     title: str
@@ -180,6 +184,8 @@ class Plan:
     origins: list[str]
     shares: Mapping[str, float]
     notes: list[str]
+    refused: Sequence[RefusedCall] = ()
+    rejoin: Callable[[], Mapping[Node, RefusedCall]] = dict
 
     @property
     def memory_total(self) -> int:

@@ -10,18 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ge_graph import Graph, cost, escape, kernels
+from ge_converters.base.errors import LoweringError
+from ge_graph import Graph, Node, cost, escape, kernels
 from ge_graph.cost import chips, measured, symbols
 from ge_graph.errors import ConfigError, GraphError
-from tair_debug import plan, tracing
+from tair_debug import cut, plan, tracing
 from tair_debug.graph_file import read_graph
 from tair_debug.graph_page import save_pages, to_html
 from tair_debug.models import Subject
 from tair_debug.options import Asked
+from tair_debug.refused import RefusedCall, told_of
 from tair_debug.targets import is_model
-from tair_debug.terminal import Answer, Detail, sentence
+from tair_debug.terminal import REFUSED, Answer, Detail, sentence
 
 if TYPE_CHECKING:
+    from ge_converters.lowering import Lowered
     from tair_debug.terminal import Part
 
 _UNITS: Final = {
@@ -156,6 +159,7 @@ class _Subject:
     hints: dict[str, int]
     weights: list[set[str]]
     aicore_num: str = ""
+    parts: Sequence[cut.Cut] = ()
 
 
 def made(requests: Sequence[Request]) -> list[plan.Plan]:
@@ -204,8 +208,14 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
         )
     settings = plan.Settings(figures, oracle, request.sizes, limits, request.reuse, times, shares)
     found = plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
+    found.refused = [call for part in subject.parts for call in part.refused]
+    found.rejoin = functools.partial(_rejoined, subject.parts, formed.lowered)
     found.notes += [f"form: {count} x {choice}" for choice, count in Counter(map(str, formed.choices)).items()]
     return found
+
+
+def _rejoined(parts: Sequence[cut.Cut], lowered: Sequence[Lowered]) -> dict[Node, RefusedCall]:
+    return {node: call for pair in zip(parts, lowered) for node, call in cut.rejoin(*pair).items()}
 
 
 def _oracle(figures: chips.Figures) -> kernels.Oracle | None:
@@ -215,7 +225,8 @@ def _oracle(figures: chips.Figures) -> kernels.Oracle | None:
         return None
 
 
-def _subject(request: Request) -> _Subject:
+def _subject(request: Request, *, cutting: bool = True) -> _Subject:
+    """``cutting``: without the calls that cannot be converted; else they are an error."""
     asked, source = request.asked, request.source
     if isinstance(source, str) and not is_model(source):
         graph = read_graph(_file(Path(source)))
@@ -226,7 +237,16 @@ def _subject(request: Request) -> _Subject:
     hints: dict[str, int] = {}
     for each in captured:
         hints.update(tracing.size_hints(each.gm))
-    return _Subject(tracing.for_chips([c.gm for c in captured]), hints, [each.weights for each in captured], aicore_num)
+    gms = [each.gm for each in captured]
+    parts: list[cut.Cut] = []
+    try:
+        graphs = tracing.for_chips(gms)
+    except LoweringError as error:
+        if not cutting or error.code != REFUSED:
+            raise
+        parts = [cut.cut(gm, keep=True) for gm in gms]
+        graphs = tracing.for_chips([part.gm for part in parts])
+    return _Subject(graphs, hints, [each.weights for each in captured], aicore_num, parts)
 
 
 def _file(path: Path) -> Path:
@@ -258,11 +278,16 @@ class Plans(Answer):
 
     @property
     def ok(self) -> bool:
-        """Whether no plan needs more memory than the limit."""
-        return self.limit is None or all(p.memory_total <= self.limit for p in self.plans)
+        """Whether no plan needs more memory than the limit, or lacks a call that cannot be converted."""
+        return not self._exceeded and not any(p.refused for p in self.plans)
+
+    @property
+    def _exceeded(self) -> bool:
+        return self.limit is not None and any(p.memory_total > self.limit for p in self.plans)
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         """The answers, the table, what is left out, and what each figure is."""
+        yield from told_of(self.plans[0].refused)
         yield from (sentence(line) for line in plan.headlines(self.plans[0]))
         yield plan.to_table(self.plans[0], self.by)
         if len(self.plans) > 1:
@@ -275,13 +300,14 @@ class Plans(Answer):
             yield sentence(f"calibrated: {name} {value:.3g}")
         for path in self.written:
             yield sentence(f"written: {path}")
-        if not self.ok:
+        if self._exceeded:
             yield sentence(f" {plan.size_text(self.limit)}", "more memory is needed than", "red")
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
             "memory_limit": self.limit,
+            "refused": [r.as_dict() for r in self.plans[0].refused],
             "plans": [p.as_dict(self.by) for p in self.plans],
             "written": [str(p) for p in self.written],
         }
@@ -302,7 +328,7 @@ def graphs_of(
 
     Errors: as ``made``.
     """
-    own = _subject(Request(subject, Asked(backward=backward, dynamic=dynamic)))
+    own = _subject(Request(subject, Asked(backward=backward, dynamic=dynamic)), cutting=False)
     oracle = None if soc is None else _oracle(chips.figures(soc))
     return own.graphs(oracle).graphs, {**own.hints, **sizes}
 

@@ -76,7 +76,7 @@ class Summary(Answer):
                 "next: ",
             )
         if len(chosen) < len(self.rows):
-            yield sentence("--all lists the operators")
+            yield sentence("--all lists the operators" if detail.commands else "records() lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -39,11 +39,13 @@ class Detail:
         quiet: Only the verdict.
         every: Also the rows that need no attention.
         sources: Who says so.
+        commands: Whether options of the command line are named; an object in a program has none.
     """
 
     quiet: bool = False
     every: bool = False
     sources: bool = False
+    commands: bool = True
 
 
 class Answer:
@@ -85,8 +87,9 @@ class Answer:
 def _recorded(answer: Answer) -> Console:
     from rich.console import Console
 
-    out = Console(record=True, file=io.StringIO(), width=_WIDTH, highlight=False, emoji=False)
-    put(answer.parts(), out)
+    # force_jupyter: in a kernel a console shows by itself what is printed to it, and the answer would be there twice
+    out = Console(record=True, file=io.StringIO(), width=_WIDTH, highlight=False, emoji=False, force_jupyter=False)
+    put(answer.parts(Detail(commands=False)), out)
     return out
 
 
@@ -94,7 +97,11 @@ def console(*, errors: bool = False) -> Console:
     """Where people read."""
     from rich.console import Console
 
-    made = Console(stderr=errors, highlight=False, emoji=False)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    made = Ours(stderr=errors, highlight=False, emoji=False, force_jupyter=False)
     if not made.is_terminal and not os.environ.get("COLUMNS"):
         made.width = _WIDTH
     return made

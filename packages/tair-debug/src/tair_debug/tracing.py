@@ -36,6 +36,7 @@ from tair_debug.models import Subject, given, raised_by_hand
 from tair_debug.stops import Break, Recompilation, Stops
 
 if TYPE_CHECKING:
+    from ge_converters.lowering import Lowered
     from ge_graph.kernels import Oracle
     from ge_graph.passes import Choice
 
@@ -362,14 +363,14 @@ def _mode_of(subject: Subject) -> Any:
     return fake_mode(beside_real=True)
 
 
-def to_ge(
+def converted(
     gm: torch.fx.GraphModule,
     name: str,
     oracle: Oracle | None = None,
     say: Callable[[Choice], None] | None = None,
     progress: Progress = Progress(),
-) -> Graph:
-    """The GE graph of an ATen graph, after the GE passes and verification.
+) -> Lowered:
+    """The GE graph of an ATen graph, after the GE passes and verification, with how inputs and outputs meet it.
 
     Args:
         gm: The ATen graph.
@@ -389,10 +390,15 @@ def to_ge(
     if oracle is not None:
         chosen = passes.for_chip(oracle, price=forms.price(oracle.soc, size_hints(gm)), say=say)
     with real_values():
-        return convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen), progress=progress).graph
+        return convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen), progress=progress)
 
 
-def as_converted(gm: torch.fx.GraphModule, name: str) -> Graph:
+def to_ge(gm: torch.fx.GraphModule, name: str) -> Graph:
+    """The graph of ``converted``."""
+    return converted(gm, name).graph
+
+
+def as_converted(gm: torch.fx.GraphModule, name: str) -> Lowered:
     """The GE graph of an ATen graph, without the GE passes.
 
     Errors: LoweringError for what cannot be lowered.
@@ -400,7 +406,7 @@ def as_converted(gm: torch.fx.GraphModule, name: str) -> Graph:
     from ge_converters.lowering import lower
 
     with real_values():
-        return lower(gm, name=name).graph
+        return lower(gm, name=name)
 
 
 def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
@@ -426,30 +432,32 @@ class Formed:
     Attributes:
         graphs: The graphs.
         choices: The operators that took another form, and what else they could have taken.
+        lowered: How the inputs and outputs of ATen graphs meet the graphs; empty for graphs that come from files.
     """
 
     graphs: list[Graph]
     choices: list[Choice] = field(default_factory=list)
+    lowered: list[Lowered] = field(default_factory=list)
 
 
 def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], Formed]:
     """Chip to the finished GE graphs of some ATen graphs, in the forms that it takes; None takes them as they are.
 
-    Errors: as ``to_ge``.
+    Errors: as ``converted``.
     """
     from ge_graph.passes import FitChip
 
-    plain = [to_ge(gm, f"graph_{i}") for i, gm in enumerate(gms, 1)]
+    plain = [converted(gm, f"graph_{i}") for i, gm in enumerate(gms, 1)]
 
     def graphs(oracle: Oracle | None) -> Formed:
         if oracle is None:
-            return Formed(plain)
+            return Formed([made.graph for made in plain], lowered=plain)
         step = FitChip(oracle)
         choices: list[Choice] = []
-        made = [
-            to_ge(gm, f"graph_{i}", oracle, choices.append) if step.concerns(made) else made
+        formed = [
+            converted(gm, f"graph_{i}", oracle, choices.append) if step.concerns(made.graph) else made
             for i, (gm, made) in enumerate(zip(gms, plain), 1)
         ]
-        return Formed(made, choices)
+        return Formed([made.graph for made in formed], choices, formed)
 
     return graphs

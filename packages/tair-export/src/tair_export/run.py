@@ -371,7 +371,7 @@ def _show(info: dict[str, Any], as_json: bool) -> None:
     for name, text in rows.items():
         if text:
             table.add_row(name, escape(block(text)))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(soft_wrap=not sys.stdout.isatty(), force_jupyter=False).print(table)
 
 
 def _print(text: str) -> None:

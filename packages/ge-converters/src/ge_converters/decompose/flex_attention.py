@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from ge_converters.base.operators import aten
 from ge_converters.base.torch_compat import flex_attention_results, surely_equal, trace_aside
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _LN2: Final = math.log(2)
 
 
@@ -55,15 +55,15 @@ class _Read:
     used: tuple[bool, ...]
     adds: bool = True
     biased: bool = False
-    conditions: list[Node] = field(default_factory=list)
-    places: tuple[Node, ...] = ()
+    conditions: list[FxNode] = field(default_factory=list)
+    places: tuple[FxNode, ...] = ()
 
     def causal(self) -> bool | None:
         """Whether the conditions are that no query sees a later key; None if there are no conditions."""
         kinds = {self._causal(c) for c in self.conditions if not _is_true(c)}
         return None if not kinds else kinds == {True}
 
-    def _causal(self, node: Node) -> bool:
+    def _causal(self, node: FxNode) -> bool:
         _, _, query, key = self.places
         if node.target is aten.ge.Tensor:
             return bool(node.args == (query, key))
@@ -84,11 +84,11 @@ def _filled(node: Any) -> Any:
     return None
 
 
-def _is_true(node: Node) -> bool:
+def _is_true(node: FxNode) -> bool:
     return _filled(node) in (1, True)
 
 
-def _conjuncts(node: Node) -> list[Node]:
+def _conjuncts(node: FxNode) -> list[FxNode]:
     if node.target in (aten.bitwise_and.Tensor, aten.logical_and.default, aten.__and__.Tensor):
         return [c for a in node.args for c in (_conjuncts(a) if isinstance(a, torch.fx.Node) else [])]
     return [node]
@@ -123,7 +123,7 @@ def _read_score(function: Callable[..., Any], query: Tensor, exact: torch.dtype,
     return read
 
 
-def _sees(node: Node, score: Node, dependent: set[Node], read: _Read) -> bool:
+def _sees(node: FxNode, score: FxNode, dependent: set[FxNode], read: _Read) -> bool:
     """Whether a node is the score, plus what does not depend on it, or -inf; notes the conditions."""
     if node is score:
         return True

@@ -13,7 +13,7 @@ from ge_converters.lowering import symbols
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
 from ge_graph.builder import ONLY_INT
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _DIRECT: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
@@ -50,7 +50,7 @@ class Context:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.symbols = symbols.Symbols(graph, self._search)
-        self.env: dict[Node, Any] = {}
+        self.env: dict[FxNode, Any] = {}
         self._specs: dict[Any, TensorSpec] = {}
         self._static = True  # until a size is a symbol, which has no hash
         self._tensors: set[type] = set()  # kinds of tensors met so far; torch answers isinstance in Python
@@ -59,7 +59,7 @@ class Context:
     def argument(self, value: Any) -> Any:
         """An FX argument as a converter gets it."""
         kind = type(value)
-        if kind is Node:
+        if kind is FxNode:
             known = self.env[value]
             return known if type(known) is Tensor else self.usable(known, value)
         if kind in _DIRECT:
@@ -72,7 +72,7 @@ class Context:
             return self.symbols.value(value.node.expr)
         return value
 
-    def usable(self, value: Any, node: Node) -> Any:
+    def usable(self, value: Any, node: FxNode) -> Any:
         """What a converter gets for the value of an FX node."""
         kind = type(value)
         if kind is Tensor:

@@ -190,7 +190,7 @@ class Registry:
         """
         name = str(target) if isinstance(target, str) else target_name(target)
         self._left_out[name] = LeftOut(name, reason, where)
-        self.revision += 1
+        self.revision += reason != ABSENT  # no table can hold an operator that is not there
 
     def _add(
         self,

@@ -197,6 +197,14 @@ def index_put(a: Arguments, _: Outputs) -> Any:
     return aten.index_put(a["selfRef"], _indices(a["indices"]), a["values"], a["accumulate"])
 
 
+def index_add(a: Arguments, _: Outputs) -> Any:
+    """The rows of ``source`` are added where the index says; one of several dimensions stands for as many in
+    ``source``."""
+    index, dim = a["index"], a["dim"]
+    source = a["source"].flatten(dim, dim + index.dim() - 1) if index.dim() > 1 else a["source"]
+    return aten.index_add(a["self"], dim, index.flatten(), source, alpha=a["alpha"])
+
+
 def scatter(a: Arguments, _: Outputs) -> Any:
     """Scatter of a tensor or one number: 0 replaces, 1 adds, 2 multiplies."""
     how = {0: {}, 1: {"reduce": "add"}, 2: {"reduce": "multiply"}}[a["reduce"]]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.aclnn_forms import Arguments, Outputs, refuse
-from ge_runtime.cpu.kernels import attention, norm, quant
+from ge_runtime.cpu.kernels import attention, norm, quant, token_sampling
 
 aten = torch.ops.aten
 
@@ -360,6 +360,13 @@ def grouped_matmul_add(a: Arguments, _: Outputs) -> Any:
         flat[i] += a["x"][start:end].float().t() @ a["weight"][start:end].float()
         start = end
     return y
+
+
+def top_k_top_p(a: Arguments, _: Outputs) -> Any:
+    """-inf for scores outside the k largest, then for those outside the most probable ones that make up p."""
+    values, places = torch.sort(a["logits"], dim=-1, stable=True)
+    p, k = (a[name] if _given(a[name]) else None for name in ("p", "k"))
+    return token_sampling.apply_top_k_top_p_with_sorted(values, places.to(torch.int32), p, k)
 
 
 def _causal(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -11,8 +11,9 @@ import torch
 from ge_graph.errors import ConfigError
 from torchair import scope as _scopes
 from torchair.names import door
+from torchair.scope import npu_stream_switch
 
-__all__ = ["deterministic", "limit_core_num"]
+__all__ = ["deterministic", "limit_core_num", "npu_stream_switch"]
 
 __getattr__ = door(__name__)
 

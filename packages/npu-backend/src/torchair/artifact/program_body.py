@@ -23,7 +23,7 @@ from torchair.runtime.fx_program import LINE, attribute, line_of, write_program
 from torchair.runtime.host_tasks import HostTask, StepNumbers, host_program
 from torchair.runtime.reduce_overhead import STATIC, USER, WRITTEN, CapturePlan, PlannedPrograms
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _KINDS: Final = (STATIC, WRITTEN, USER, "")
 _MOST: Final = 1 << 24
 _NUMBERS: Final[dict[str, Callable[..., Any]]] = {
@@ -142,7 +142,7 @@ def _bytes(constant: torch.Tensor) -> bytes:
 
 
 def _steps(gm: Any, constants: list[torch.Tensor]) -> list[list[Any]]:
-    numbers: dict[Node, int] = {}
+    numbers: dict[FxNode, int] = {}
     steps: list[list[Any]] = []
     for node in gm.graph.nodes:
         step = _step(gm, node, numbers, constants)
@@ -151,7 +151,7 @@ def _steps(gm: Any, constants: list[torch.Tensor]) -> list[list[Any]]:
     return steps
 
 
-def _step(gm: Any, node: Node, numbers: Mapping[Node, int], constants: list[torch.Tensor]) -> list[Any]:
+def _step(gm: Any, node: FxNode, numbers: Mapping[FxNode, int], constants: list[torch.Tensor]) -> list[Any]:
     if node.op == "placeholder":
         return ["input", node.name]
     if node.op == "output":
@@ -185,7 +185,7 @@ def _target(target: Any) -> tuple[str, str]:
     return "call", operator_name(target)
 
 
-def _argument(value: Any, numbers: Mapping[Node, int]) -> Any:
+def _argument(value: Any, numbers: Mapping[FxNode, int]) -> Any:
     if isinstance(value, torch.fx.Node):
         return {"step": numbers[value]}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
@@ -212,14 +212,14 @@ class _Reader:
         """A graph, and its constants by name."""
         graph = torch.fx.Graph()
         made = SimpleNamespace(graph=graph)
-        nodes: list[Node] = []
+        nodes: list[FxNode] = []
         for number, step in enumerate(steps):
             if (step[0] == "output") != (number == len(steps) - 1):
                 raise ValueError("a program ends with its results")
             nodes.append(self._node(made, nodes, *step))
         return made
 
-    def _node(self, made: Any, nodes: list[Node], kind: str, name: Any, *rest: Any) -> Node:
+    def _node(self, made: Any, nodes: list[FxNode], kind: str, name: Any, *rest: Any) -> FxNode:
         graph: torch.fx.Graph = made.graph
         if kind == "output":
             return graph.output(_value(name, nodes))
@@ -260,7 +260,7 @@ class _Reader:
         return HostTask(operator_of(name), self._numbers.captor, line)
 
 
-def _value(encoded: Any, nodes: list[Node]) -> Any:
+def _value(encoded: Any, nodes: list[FxNode]) -> Any:
     if isinstance(encoded, dict) and len(encoded) == 1:
         ((kind, content),) = encoded.items()
         if kind == "step":
@@ -290,7 +290,7 @@ def _from_data(content: bytes, body: Mapping[str, Any]) -> CapturePlan:
         numbers.values = host_program(reader.graph(graphs["host"]))
     views = views_from_data(body)
     for result in results:
-        position(result + 1, count + 1)
+        position(result + 1, inputs + 1)
     if len(results) != len(views.returned) or len(results) != len(list(graph.graph.nodes)[-1].args[0]):
         raise ValueError(f"{len(results)} results, {len(views.returned)} expected")
     program, source = write_program(graph, "a program from the cache")

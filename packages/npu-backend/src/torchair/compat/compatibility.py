@@ -20,6 +20,11 @@ from torchair.names import INSTEAD
 THEIRS: Final = ("torch.npu.", "torch_npu.")
 """Beginnings of names that torch_npu has of its own."""
 NOTES: Final = (
+    ("torch.npu.npugraph_ex.compile_fx", "this package's, where torch_npu's asks for a graph; else its own"),
+    ("torch.npu.npugraph_ex.ops", "this package's, where torch_npu has none"),
+    ("torch.npu.npugraph_ex.scope.npu_stream_switch", "this package's, where torch_npu has none"),
+    ("torch_npu.dynamo.npugraph_ex", "this package's `npugraph_ex`, once `import torchair` means this package"),
+    ("torch_npu.dynamo.torchair", "this package's `torchair`, once that name means it"),
     ("torch.npu.npugraph_ex.", "torch_npu's own, and stays there; `import npugraph_ex` has this package's"),
     ("torch_npu.", "torch_npu's own, and stays there"),
     ("torchair.npu_fx_compiler._NpuGraphConverter", "accepted: replaced methods are not called, nothing needs repair"),

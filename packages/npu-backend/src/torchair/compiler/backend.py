@@ -352,6 +352,7 @@ def _compile_graph(
     from torchair.compiler import observers, pipeline
     from torchair.compiler.gears import gears_of
     from torchair.compiler.traced_graph import traced_graph
+    from torchair.oplib import converters
     from torchair.passes.written_operands import tell_of_written_operands
 
     guarded = from_dynamo()
@@ -390,6 +391,7 @@ def _compile_graph(
         compiler = traced.compiler(stages)
     else:
         compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before, told=told)
+    converters.register()  # before the table: it is built anew for each change of the registry
     table = decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead")
     before[:] = [time.perf_counter() - start]
     try:
@@ -427,15 +429,6 @@ def _joint(config: CompilerConfig) -> dict[str, Any]:
     return {"partition_fn": partition(experimental.aot_config_output_loss_index.value)}
 
 
-def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """``torch.compile(model, backend="npu", mode=..., options={...})``: all defaults but what mode and options say.
-
-    Errors: ConfigError GE1012 for a ``mode=`` that is not one of ours or contradicts the options; GE1001 to GE1006 for
-    an unknown option or its value.
-    """
-    return _npu_backend(gm, example_inputs, **kwargs)
-
-
 _MODES = {
     "default": "max-autotune",
     "max-autotune": "max-autotune",
@@ -469,29 +462,6 @@ def _only_options(kwargs: Mapping[str, Any], taken: str, advice: str) -> None:
         raise ConfigError("GE1012", f"torch.compile got {given}, this backend only takes {taken}", next=advice)
 
 
-def npugraph_ex(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    options: Mapping[str, Any] | None = None,
-    **kwargs: Any,
-) -> Callable[..., Any]:
-    """``torch.compile(model, backend="npugraph_ex", options={...})``: captured graphs, mode reduce-overhead.
-
-    Args:
-        gm: The graph.
-        example_inputs: Its fake inputs.
-        options: Flat names of the last table in ``docs/options.md``; custom passes get them as a ``GraphExConfig``.
-        **kwargs: What torch.compile passes besides; only None is accepted.
-
-    Errors: ConfigError GE1012 for ``mode=``, GE1001 for an unknown option, GE1002 to GE1006 for its value.
-    """
-    from torchair.config.compiler_config import captured_config
-
-    _only_options(kwargs, "options=", "put the settings into options={...}")
-    return _npu_backend(gm, example_inputs, compiler_config=captured_config(options))
-
-
 def _config(given: Any) -> CompilerConfig:
     if given is None:
         return CompilerConfig()
@@ -512,3 +482,63 @@ def _decompositions(given: Any) -> Mapping[Any, Callable[..., Any]]:
             next="torch._decomp.get_decompositions([...]) returns such a dict",
         )
     return given
+
+
+class NamedBackend:
+    """A backend that dynamo knows by name. It keeps what was told to whoever compiles by the same options.
+
+    Args:
+        name: The name.
+        function: A backend that takes ``told`` besides what ``torch.compile`` passes.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.__name__ = name
+        self.__doc__ = function.__doc__
+        self._function = function
+        self._told: dict[str, set[str]] = {}
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+        """As ``torch.compile`` calls a backend; see the docstring of this object."""
+        told = self._told.setdefault(repr(kwargs), set())  # a text keeps no objects of the user's alive
+        return self._function(gm, example_inputs, told=told, **kwargs)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> str:
+        return self.__name__  # where this module has it
+
+    def reset(self) -> None:
+        """Forget what was told; ``torch.compiler.reset`` calls it."""
+        self._told.clear()
+
+
+def _npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    """``torch.compile(model, backend="npu", mode=..., options={...})``: all defaults but what mode and options say.
+
+    Errors: ConfigError GE1012 for a ``mode=`` that is not one of ours or contradicts the options; GE1001 to GE1006 for
+    an unknown option or its value.
+    """
+    return _npu_backend(gm, example_inputs, **kwargs)
+
+
+def _npugraph_ex(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    told: set[str],
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """``torch.compile(model, backend="npugraph_ex", options={...})``: captured graphs, mode reduce-overhead.
+
+    Options are flat names of the last table in ``docs/options.md``; custom passes get them as a ``GraphExConfig``.
+
+    Errors: ConfigError GE1012 for ``mode=``, GE1001 for an unknown option, GE1002 to GE1006 for its value.
+    """
+    from torchair.config.compiler_config import captured_config
+
+    _only_options(kwargs, "options=", "put the settings into options={...}")
+    return _npu_backend(gm, example_inputs, compiler_config=captured_config(options), told=told)
+
+
+npu = NamedBackend("npu", _npu)
+npugraph_ex = NamedBackend("npugraph_ex", _npugraph_ex)

@@ -17,7 +17,7 @@ from ge_converters.base.operators import aten
 from ge_graph.errors import ConfigError
 from torchair.passes.base import output_node, output_values, value_of
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 Halves = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 
 
@@ -40,7 +40,7 @@ def _refuse(why: str) -> ConfigError:
     )
 
 
-def _inputs(joint: torch.fx.GraphModule) -> tuple[list[Node], list[Node]]:
+def _inputs(joint: torch.fx.GraphModule) -> tuple[list[FxNode], list[FxNode]]:
     placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
     tangents = [n for n in placeholders if str(n.target).startswith("tangents")]
     return [n for n in placeholders if n not in tangents], tangents
@@ -73,7 +73,7 @@ def _with_loss(joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int
     return split_joint_graph(joint, saved, num_fwd_outputs=num_fwd_outputs)
 
 
-def _scaled(graph: torch.fx.Graph, gradient: Node, tangent: Node) -> Node:
+def _scaled(graph: torch.fx.Graph, gradient: FxNode, tangent: FxNode) -> FxNode:
     """The gradient of the loss times the loss's own; times 1 it keeps its bits."""
     value, factor = value_of(gradient), value_of(tangent)
     scalar = graph.call_function(aten.view.default, (tangent, []))

@@ -746,7 +746,7 @@ engine_here: Final[ContextVar[Engine | None]] = ContextVar("engine_here", defaul
 def choose_engine(device: str) -> Engine:
     """The engine for a device type: that of ``engine_here``; else ``TAIR_ENGINE`` forces one.
 
-    Errors: EngineError with the reason of each rejection.
+    Errors: EngineError with the reason of each engine that is passed over.
     """
     from ge_runtime.discovery import choose
 

@@ -23,7 +23,7 @@ from ge_converters.lowering.effects import effect_of
 from ge_graph.errors import LoweringError
 from torchair.passes.base import output_node, output_values, value_of
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 Call: TypeAlias = Callable[[list[Any]], Any]
 _PART = "ge_part_"
 
@@ -48,7 +48,7 @@ class GraphPart:
 def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The same nodes with the same metas in a module of its own, to be cut while ``gm`` stays as it is."""
     graph = torch.fx.Graph()
-    environment: dict[Node, Node] = {}
+    environment: dict[FxNode, FxNode] = {}
     for node in gm.graph.nodes:
         environment[node] = graph.node_copy(node, environment.__getitem__)
     return torch.fx.GraphModule(gm, graph)
@@ -86,7 +86,7 @@ def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[GraphPart]:
     writes = _take_writes(graph)
     _one_reader_each(gm)
     stages = _stages(graph, kept)
-    groups: dict[int, dict[Node, int | None]] = {}
+    groups: dict[int, dict[FxNode, int | None]] = {}
     for node, stage in stages.items():
         if stage % 2:
             groups.setdefault(stage, {})[node] = None
@@ -113,7 +113,7 @@ def _take_writes(graph: torch.fx.Graph) -> list[tuple[str, list[int]]]:
     output = output_node(graph)
     values = output_values(graph)
     writes: list[tuple[str, list[int]]] = []
-    written: list[Node] = []
+    written: list[FxNode] = []
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten.copy_.default or node.args[0].op != "placeholder":
             continue
@@ -155,9 +155,9 @@ def _one_reader_each(gm: torch.fx.GraphModule) -> None:
             user.replace_input_with(node, twin)
 
 
-def _stages(graph: torch.fx.Graph, kept: set[str]) -> dict[Node, int]:
+def _stages(graph: torch.fx.Graph, kept: set[str]) -> dict[FxNode, int]:
     """Node to stage: even ones run eagerly, odd ones on GE."""
-    stages: dict[Node, int] = {}
+    stages: dict[FxNode, int] = {}
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -170,11 +170,11 @@ def _stages(graph: torch.fx.Graph, kept: set[str]) -> dict[Node, int]:
     return stages
 
 
-def _is_number(node: Node) -> bool:
+def _is_number(node: FxNode) -> bool:
     return isinstance(value_of(node), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def _call_part(gm: torch.fx.GraphModule, node: Node) -> GraphPart:
+def _call_part(gm: torch.fx.GraphModule, node: FxNode) -> GraphPart:
     name = str(node.target)
     part = GraphPart(getattr(gm, name))
     delattr(gm, name)

@@ -6,6 +6,7 @@ Source: torch_npu's documentation of each. An operator of which the wheel at han
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -73,6 +74,14 @@ def _gate_slope_both_axes(x: Tensor, y_grad: Tensor, *, dst_type: int = 24, **_:
     return _both_axes(x, dst_type)
 
 
+def _limited(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
+    """As the scores."""
+    return torch.empty_like(logits)
+
+
+_UNLIKE_ITS_SCHEMA: Final[dict[str, Callable[..., Any]]] = {"npu_top_k_top_p": _limited}
+"""Those of which the wheel's own is called without arguments that it wants, as torch leaves out what is a default."""
+
 _FAKES: Final[dict[str, Callable[..., Any]]] = {
     "batch_norm_reduce": _sums,
     "npu_anchor_response_flags": _anchors,
@@ -99,4 +108,19 @@ def register() -> Any:
         op = getattr(getattr(torch.ops.npu, operator, None), overload or "default", None)
         if op is not None and not is_traceable(op):
             torch.library.register_fake(f"npu::{name}", fake, lib=library)
+    may = "allow_override" in inspect.signature(library.impl).parameters  # since torch 2.8
+    for name, fake in _UNLIKE_ITS_SCHEMA.items():
+        if may and _fails(getattr(torch.ops.npu, name, None)):
+            library.impl(name, fake, "Meta", allow_override=True)
     return library
+
+
+def _fails(operator: Any) -> bool:
+    """Whether the wheel's function does not take the schema's own defaults."""
+    if operator is None or not is_traceable(operator.default):
+        return False
+    try:
+        operator(torch.empty(1, 2, device="meta"), torch.empty(1, device="meta"))
+    except TypeError:
+        return True
+    return False

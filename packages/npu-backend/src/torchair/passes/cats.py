@@ -12,7 +12,7 @@ from torchair.config.log import logger
 from torchair.passes.base import FxPass, same_sizes, value_of
 from torchair.passes.memory import MemoryFacts
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 # Their out variants compute elsewhere and copy.
 _NEVER: Final = frozenset({aten.cat.default, aten.clone.default, aten.empty.memory_format, aten._to_copy.default})
 
@@ -64,7 +64,7 @@ class RemoveCats(FxPass):
         return edits
 
     @staticmethod
-    def _removable(cat: Node, memory: MemoryFacts) -> bool:
+    def _removable(cat: FxNode, memory: MemoryFacts) -> bool:
         parts: Any = cat.args[0]
         dim = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
         whole = value_of(cat)
@@ -75,7 +75,7 @@ class RemoveCats(FxPass):
         return all(_writable(p, cat, whole, memory) for p in parts)
 
     @staticmethod
-    def _rewrite(graph: torch.fx.Graph, cat: Node, memory: MemoryFacts) -> None:
+    def _rewrite(graph: torch.fx.Graph, cat: FxNode, memory: MemoryFacts) -> None:
         parts: Any = cat.args[0]
         whole = value_of(cat)
         first = min(parts, key=memory.position.__getitem__)
@@ -102,7 +102,7 @@ def _static(value: torch.Tensor) -> bool:
     return all(isinstance(size, int) for size in value.shape)
 
 
-def _writable(part: Any, cat: Node, whole: torch.Tensor, memory: MemoryFacts) -> bool:
+def _writable(part: Any, cat: FxNode, whole: torch.Tensor, memory: MemoryFacts) -> bool:
     if not isinstance(part, torch.fx.Node) or part.op != "call_function" or out_form(part.target) is None:
         return False
     value = value_of(part)

@@ -21,7 +21,7 @@ from ge_converters.base.provenance import user_frame
 from torchair.oplib.torch_ops import name_of
 from torchair.passes.scopes import effect
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 STREAM: Final = "_user_stream_label"
 VECTOR_CORES: Final = "_op_vectorcore_num"
 _COLLECTIVES: Final = ("_c10d_functional", "_c10d_functional_autograd")
@@ -113,7 +113,7 @@ class _Order:
     """What has run before each task begins: one set of bits a task."""
 
     def __init__(self) -> None:
-        self._done: dict[Node, int] = {}  # before the node's result is there, itself included
+        self._done: dict[FxNode, int] = {}  # before the node's result is there, itself included
         self._last: dict[str, int] = {}  # stream to what has run when its next task begins
         self._number = 0
 
@@ -131,7 +131,7 @@ class _Order:
                 if launched is not None:
                     yield launched
 
-    def _launch(self, node: Node, scope: dict[str, str]) -> tuple[CommunicationTask, int, int] | None:
+    def _launch(self, node: FxNode, scope: dict[str, str]) -> tuple[CommunicationTask, int, int] | None:
         here = scope.get(STREAM, "")
         known = self._last.get(here, 0)
         for source in node.all_input_nodes:
@@ -153,16 +153,16 @@ class _Order:
         )
 
 
-def _of_group(node: Node) -> bool:
+def _of_group(node: FxNode) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _COLLECTIVES
 
 
-def _unfinished(node: Node) -> bool:
+def _unfinished(node: FxNode) -> bool:
     """Whether a value is there only after a wait for it."""
     return _of_group(node) and communicates(node.target)
 
 
-def _waits(node: Node) -> bool:
+def _waits(node: FxNode) -> bool:
     return (_of_group(node) and not communicates(node.target)) or name_of(node.target) in (
         "wait",
         "wait_tensor",
@@ -170,7 +170,7 @@ def _waits(node: Node) -> bool:
     )
 
 
-def _group(node: Node) -> str:
+def _group(node: FxNode) -> str:
     schema = node.target._schema
     values = {**dict(zip((a.name for a in schema.arguments), node.args)), **node.kwargs}
     return str(next((v for k, v in values.items() if k in ("group_name", "tag")), ""))

@@ -8,18 +8,18 @@ import torch
 
 from torchair.passes.base import output_node
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 # Views whose schemas do not say so.
 _SECRET_VIEWS: Final = frozenset({torch.ops.aten._unsafe_view.default})
 _GIVEN: Final = ("placeholder", "get_attr")
 
 
-def writes(node: Node) -> list[Node]:
+def writes(node: FxNode) -> list[FxNode]:
     """The nodes whose memory an operator writes, by its schema."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
         return []
-    written: list[Node] = []
+    written: list[FxNode] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
@@ -28,7 +28,7 @@ def writes(node: Node) -> list[Node]:
     return written
 
 
-def shares(node: Node) -> list[Node]:
+def shares(node: FxNode) -> list[FxNode]:
     """The arguments in whose memory the result of a node may lie: those of views, of in-place and of out variants."""
     if node.op != "call_function":
         return []
@@ -36,7 +36,7 @@ def shares(node: Node) -> list[Node]:
     if schema is None:  # getitem, higher-order operators: nothing is known
         return list(node.all_input_nodes)
     returned = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
-    shared: list[Node] = []
+    shared: list[FxNode] = []
     for position, argument in enumerate(schema.arguments):
         info = argument.alias_info
         secret = node.target in _SECRET_VIEWS and position == 0
@@ -59,10 +59,10 @@ class MemoryFacts:
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.position = {node: i for i, node in enumerate(graph.nodes)}
-        self._roots: dict[Node, frozenset[Node]] = {}
-        self._members: dict[Node, list[Node]] = {}
-        self._last: dict[Node, int] = {}
-        self.writers: dict[Node, list[Node]] = {}
+        self._roots: dict[FxNode, frozenset[FxNode]] = {}
+        self._members: dict[FxNode, list[FxNode]] = {}
+        self._last: dict[FxNode, int] = {}
+        self.writers: dict[FxNode, list[FxNode]] = {}
         for node in graph.nodes:
             self._last[node] = max((self.position[user] for user in node.users), default=-1)
             self.join(node, shares(node))
@@ -70,13 +70,13 @@ class MemoryFacts:
                 for root in self.roots(target):
                     self.writers.setdefault(root, []).append(node)
         self.written = set(self.writers)
-        self.returned: set[Node] = set()
+        self.returned: set[FxNode] = set()
         for node in output_node(graph).all_input_nodes:
             self.returned |= self.roots(node)
 
-    def join(self, node: Node, sources: list[Node]) -> None:
+    def join(self, node: FxNode, sources: list[FxNode]) -> None:
         """Record that the result of ``node`` lies in the memory of ``sources``, or without any in its own."""
-        roots: frozenset[Node] = frozenset().union(*(self.roots(s) for s in sources)) or frozenset((node,))
+        roots: frozenset[FxNode] = frozenset().union(*(self.roots(s) for s in sources)) or frozenset((node,))
         for old in self._roots.get(node, ()):
             self._members[old].remove(node)
         own = self._roots.get(node) == frozenset((node,))
@@ -94,21 +94,21 @@ class MemoryFacts:
             for root in roots:
                 self._members[root].append(view)
 
-    def roots(self, node: Node) -> frozenset[Node]:
+    def roots(self, node: FxNode) -> frozenset[FxNode]:
         """The makers of the memory in which a result may lie."""
         return self._roots.get(node, frozenset((node,)))
 
-    def given(self, node: Node) -> bool:
+    def given(self, node: FxNode) -> bool:
         """Whether the memory may belong to the caller or to the module."""
         return any(root.op in _GIVEN for root in self.roots(node))
 
-    def readers_after(self, node: Node, place: Node) -> list[Node]:
+    def readers_after(self, node: FxNode, place: FxNode) -> list[FxNode]:
         """Who reads memory of ``node`` after ``place``, through whatever name; the output counts."""
         limit = self.position[place]
         members = {m for root in self.roots(node) for m in self._members.get(root, ())}
         return [u for m in members for u in m.users if self.position.get(u, -1) > limit]
 
-    def is_read_after(self, node: Node, place: Node) -> bool:
+    def is_read_after(self, node: FxNode, place: FxNode) -> bool:
         """Whether somebody reads memory of ``node`` after ``place``; for graphs whose nodes have kept their users.
 
         One look a piece of memory: a chain of in-place operators has one piece with all its nodes.
@@ -116,6 +116,6 @@ class MemoryFacts:
         limit = self.position[place]
         return any(self._last[root] > limit for root in self.roots(node))
 
-    def apart(self, a: Node, b: Node) -> bool:
+    def apart(self, a: FxNode, b: FxNode) -> bool:
         """Whether two results certainly share no memory."""
         return not self.roots(a) & self.roots(b)

@@ -13,7 +13,7 @@ from torchair.passes.base import FxPass, same_dim, switched_on, value_of
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _LONGEST: Final = (2**31 - 1) // 255**2  # terms of a sum that int32 holds, each of two differences of bytes
 _VIEWS: Final = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _TURNS: Final = (aten.t.default, aten.permute.default, aten.transpose.int)
@@ -54,17 +54,17 @@ class _Quantised:
         nodes: What computes the operand out of these, the last one first.
     """
 
-    q: Node
+    q: FxNode
     scale: Any
     zero: Any
-    nodes: tuple[Node, ...]
+    nodes: tuple[FxNode, ...]
 
 
 def _is(node: Any, *targets: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in targets
 
 
-def _match(product: Node) -> tuple[_Quantised, _Quantised] | None:
+def _match(product: FxNode) -> tuple[_Quantised, _Quantised] | None:
     if set(product.kwargs) or value_of(product).dtype != torch.float32:
         return None
     left, right = (_operand(n) for n in product.args[-2:])
@@ -85,7 +85,7 @@ def _match(product: Node) -> tuple[_Quantised, _Quantised] | None:
 
 
 def _operand(node: Any) -> _Quantised | None:
-    nodes: list[Node] = []
+    nodes: list[FxNode] = []
     while _is(node, *_VIEWS, *_TURNS):
         nodes.append(node)
         node = node.args[0]
@@ -107,7 +107,7 @@ def _operand(node: Any) -> _Quantised | None:
     return _Quantised(shifted, scale, zero, tuple(nodes))
 
 
-def _type(node: Node) -> Any:
+def _type(node: FxNode) -> Any:
     return getattr(value_of(node), "dtype", None)
 
 
@@ -124,7 +124,7 @@ def _whole(zero: Any) -> bool:
     return isinstance(zero, int) or (isinstance(zero, float) and zero.is_integer())
 
 
-def _fits(parameter: Any, q: Node, axis: int, count: Any) -> bool:
+def _fits(parameter: Any, q: FxNode, axis: int, count: Any) -> bool:
     """Whether a scale or zero point is one for all, or one for each of ``count`` rows: of all dims but ``axis`` is one.
 
     Rows of an operand that is viewed as a matrix are those of all dims before the last.
@@ -139,11 +139,11 @@ def _fits(parameter: Any, q: Node, axis: int, count: Any) -> bool:
     return len(shape) == 2 and len(of) == 2 and same_dim(shape[0], count) and same_dim(shape[1], 1)
 
 
-def _replace(graph: torch.fx.Graph, product: Node, left: _Quantised, right: _Quantised) -> None:
+def _replace(graph: torch.fx.Graph, product: FxNode, left: _Quantised, right: _Quantised) -> None:
     rows, columns = value_of(product).shape
     length = value_of(product.args[-1]).shape[0]
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(target: Any, *args: Any, **kwargs: Any) -> FxNode:
         node = graph.call_function(target, args, kwargs)
         given = torch.fx.map_arg((args, kwargs), value_of)
         node.meta = {**product.meta, "val": target(*given[0], **given[1])}

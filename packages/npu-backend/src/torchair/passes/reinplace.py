@@ -12,9 +12,10 @@ import torch
 
 from torchair.passes.base import FxPass, is_lazy, same_sizes, value_of
 from torchair.passes.memory import MemoryFacts, shares
+from torchair.passes.step_numbers import home_of
 
 aten = torch.ops.aten
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 # Their in-place forms take more than the memory of the first operand.
 _NEVER: Final = frozenset({"resize", "resize_as", "set", "rename", "sparse_resize", "_resize_output"})
 
@@ -110,7 +111,7 @@ def in_place_form(target: Any) -> Any:
     return None
 
 
-def _fits(node: Node, held: Node) -> bool:
+def _fits(node: FxNode, held: FxNode) -> bool:
     """Whether the result is of the type, size and layout of the memory that it would be written to."""
     old, new = value_of(held), value_of(node)
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -119,12 +120,12 @@ def _fits(node: Node, held: Node) -> bool:
     return same and same_sizes(old.shape, new.shape) and same_sizes(old.stride(), new.stride())
 
 
-def _others_apart(node: Node, held: Node, memory: MemoryFacts) -> bool:
+def _others_apart(node: FxNode, held: FxNode, memory: MemoryFacts) -> bool:
     """Whether the other operands lie elsewhere; an elementwise operator may also read the very tensor it writes."""
     others = [n for n in node.all_input_nodes if n is not held]
     if not all(memory.apart(n, held) for n in others):
         return False
-    named: list[Node] = []
+    named: list[FxNode] = []
     torch.fx.map_arg((node.args, node.kwargs), named.append)
     return named.count(held) == 1 or torch.Tag.pointwise in node.target.tags
 
@@ -132,7 +133,8 @@ def _others_apart(node: Node, held: Node, memory: MemoryFacts) -> bool:
 class ReinplaceOps(FxPass):
     """``a = sin(x); b = add(a, 1)`` -> ``b = add_(a, 1)``, if nobody reads ``a`` later.
 
-    The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits.
+    The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits. What
+    the host computes in a graph of a device stays as it is: it is computed before, not in its place.
 
     Saves an allocation per operator; after the user's passes, which see a graph without side effects.
     """
@@ -140,14 +142,14 @@ class ReinplaceOps(FxPass):
     option = "inplace_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        memory = MemoryFacts(gm.graph)
+        memory, home = MemoryFacts(gm.graph), home_of(gm.graph)
         edits = 0
         for node in gm.graph.nodes:
             form = in_place_form(node.target) if node.op == "call_function" else None
             held = node.args[0] if form is not None and node.args else None
             if not isinstance(held, torch.fx.Node) or memory.given(held) or is_lazy(held):
                 continue
-            if not _fits(node, held):
+            if not _fits(node, held) or value_of(held).device.type != home:
                 continue
             if memory.is_read_after(held, node) or not _others_apart(node, held, memory):
                 continue
@@ -190,7 +192,7 @@ class ReinplaceInputs(FxPass):
         return edits + len(plans)
 
     @staticmethod
-    def _mergeable(memory: MemoryFacts, held: Any, node: Any, copy: Node) -> bool:
+    def _mergeable(memory: MemoryFacts, held: Any, node: Any, copy: FxNode) -> bool:
         if not isinstance(held, torch.fx.Node) or held.op != "placeholder" or not isinstance(node, torch.fx.Node):
             return False
         if in_place_form(node.target) is None or not node.args or node.args[0] is not held or not _fits(node, held):
@@ -206,12 +208,12 @@ class ReinplaceInputs(FxPass):
 class _Cache:
     """An input that an operator writes: the input, its new content, and the copy of that into the input."""
 
-    held: Node
-    new: Node
-    copy: Node
+    held: FxNode
+    new: FxNode
+    copy: FxNode
 
 
-def _caches_of(node: Node, form: WritingForm, memory: MemoryFacts) -> list[_Cache] | None:
+def _caches_of(node: FxNode, form: WritingForm, memory: MemoryFacts) -> list[_Cache] | None:
     """What ``form`` would write in the place of ``node``; None where somebody could tell the difference."""
     parts = {u.args[1]: u for u in node.users if u.target is operator.getitem}
     if len(parts) != len(node.users):
@@ -229,26 +231,26 @@ def _caches_of(node: Node, form: WritingForm, memory: MemoryFacts) -> list[_Cach
             return None
         caches.append(_Cache(held, new, copy))
     written = {c.held for c in caches}
-    named: list[Node] = []
+    named: list[FxNode] = []
     torch.fx.map_arg((node.args, node.kwargs), named.append)
     others = [n for n in named if n not in written]
     apart = all(memory.apart(n, held) for n in others for held in written)
     return caches if apart and len(named) - len(others) == len(caches) == len(written) else None
 
 
-def _handed_out(new: Node, copy: Node) -> bool:
+def _handed_out(new: FxNode, copy: FxNode) -> bool:
     """Whether the caller gets a value, or a view of it, besides the copy: it would become a name of the input."""
     return any(user.op == "output" for node in _names(new) for user in node.users if user is not copy)
 
 
-def _names(new: Node) -> Iterator[Node]:
+def _names(new: FxNode) -> Iterator[FxNode]:
     yield new
     for user in new.users:
         if user.target is not aten.copy_.default and new in shares(user):
             yield from _names(user)
 
 
-def _write_caches(graph: torch.fx.Graph, node: Node, form: WritingForm, caches: list[_Cache]) -> None:
+def _write_caches(graph: torch.fx.Graph, node: FxNode, form: WritingForm, caches: list[_Cache]) -> None:
     for cache in caches:
         graph.erase_node(cache.copy)
         cache.new.replace_all_uses_with(cache.held)

@@ -15,7 +15,7 @@ from torchair.passes.base import FxPass, switched_on, value_of
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 class FuseRmsNorm(FxPass):
@@ -49,15 +49,15 @@ class FuseRmsNorm(FxPass):
 class _Match:
     """One place: the operand, over how many of its last dims, and the nodes that go, the last one first."""
 
-    x: Node
+    x: FxNode
     dims: int
     eps: float
-    weight: Node | None
-    rsqrt: Node
-    nodes: list[Node]
+    weight: FxNode | None
+    rsqrt: FxNode
+    nodes: list[FxNode]
 
 
-def _match(rsqrt: Node) -> _Match | None:
+def _match(rsqrt: FxNode) -> _Match | None:
     add = rsqrt.args[0]
     products = [n for n in rsqrt.users if n.target is aten.mul.Tensor]
     if len(products) != 1 or not (_single(add, aten.add.Tensor) or _single(add, aten.add.Scalar)):
@@ -115,7 +115,7 @@ def _rounded(match: _Match) -> _Match | None:
     return None
 
 
-def _only_user(node: Node, target: Any) -> Node | None:
+def _only_user(node: FxNode, target: Any) -> FxNode | None:
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target is target else None
 
@@ -125,14 +125,14 @@ def _single(node: Any, target: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.target is target and len(node.users) == 1 and not node.kwargs
 
 
-def _other(product: Node, one: Any) -> Any:
+def _other(product: FxNode, one: Any) -> Any:
     """The second factor of a product; None if it is the first one again."""
     if len(product.args) != 2 or product.args[0] is product.args[1]:
         return None
     return product.args[1] if product.args[0] is one else product.args[0]
 
 
-def _squared(square: Any) -> Node | None:
+def _squared(square: Any) -> FxNode | None:
     power = _single(square, aten.pow.Tensor_Scalar) and square.args[1] == 2
     product = _single(square, aten.mul.Tensor) and square.args[0] is square.args[1]
     x = square.args[0] if power or product else None
@@ -148,7 +148,7 @@ def _ready(graph: torch.fx.Graph, match: _Match) -> bool:
     return order[match.weight] < order[place]
 
 
-def _place(graph: torch.fx.Graph, match: _Match) -> Node:
+def _place(graph: torch.fx.Graph, match: _Match) -> FxNode:
     """Where the operator goes: before the first that reads a result of it."""
     inside = set(match.nodes)
     readers = [n for n in match.rsqrt.users if n not in inside]

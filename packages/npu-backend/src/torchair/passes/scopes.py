@@ -9,10 +9,10 @@ import torch
 from ge_graph.errors import ConfigError
 from torchair.oplib.torch_ops import name_of
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
-def effect(node: Node) -> str:
+def effect(node: FxNode) -> str:
     """``scope_enter``, ``scope_exit``, ``record``, ``wait``, or nothing."""
     name = name_of(node.target)
     return name if name in ("scope_enter", "scope_exit", "record", "wait") else ""
@@ -24,8 +24,8 @@ def scope_problem(graph: torch.fx.Graph) -> str:
     A graph that has no problem here cannot dead-lock: every wait stands after what it waits for, so the order of the
     nodes is one that satisfies all waits, whatever streams they are on.
     """
-    opened: list[Node] = []
-    seen: set[Node] = set()
+    opened: list[FxNode] = []
+    seen: set[FxNode] = set()
     for node in graph.nodes:
         kind = effect(node)
         if kind == "scope_enter":
@@ -45,7 +45,7 @@ def scope_problem(graph: torch.fx.Graph) -> str:
     return f"the scope of {opened[-1].name} {opened[-1].args} is never closed" if opened else ""
 
 
-def _wait_problem(node: Node, seen: set[Node]) -> str:
+def _wait_problem(node: FxNode, seen: set[FxNode]) -> str:
     producers: Any = node.args[0] if node.args else []
     producers = list(producers) if isinstance(producers, (list, tuple)) else [producers]
     if not producers:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
 aten = torch.ops.aten
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ TASKS: Final = {
 """By the operator's name; each has an overload ``out`` with the arguments ``workspace`` and ``out``."""
 
 
-def host_lists(node: Node) -> frozenset[str]:
+def host_lists(node: FxNode) -> frozenset[str]:
     """The arguments of a node that an update of its task can replace."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "npu" or target._overloadname != "default":
@@ -80,14 +80,18 @@ def _sizes(graph: torch.fx.Graph) -> frozenset[Any]:
     return frozenset().union(*map(_symbols, values))
 
 
-def _numbers(graph: torch.fx.Graph) -> list[Node]:
+def numbers_without_sizes(graph: torch.fx.Graph) -> list[FxNode]:
     """Inputs that are numbers and decide no size."""
     sizes = _sizes(graph)
-    inputs = (n for n in graph.nodes if n.op == "placeholder" and isinstance(value_of(n), torch.SymInt))
+    inputs = (n for n in graph.nodes if n.op == "placeholder" and is_number(n))
     return [n for n in inputs if _symbols(value_of(n)) and not _symbols(value_of(n)) & sizes]
 
 
-def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
+def _numbers(graph: torch.fx.Graph) -> list[FxNode]:
+    return [n for n in numbers_without_sizes(graph) if isinstance(value_of(n), torch.SymInt)]
+
+
+def _readers(number: FxNode) -> Iterator[tuple[FxNode, FxNode]]:
     """Who reads a number, or a number made of it, with the number that is read; further numbers are not listed."""
     todo, seen = [number], {number}
     while todo:
@@ -101,37 +105,81 @@ def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
                 yield user, node
 
 
-def _held_on_device(user: Node, home: str) -> bool:
+def _held_on_device(user: FxNode, home: str) -> bool:
     """Whether a node puts a number where the captured program runs; an operator of a device keeps one of the host."""
     return user.target is aten.scalar_tensor.default and value_of(user).device.type == home
 
 
-def _home(graph: torch.fx.Graph) -> str:
+def home_of(graph: torch.fx.Graph) -> str:
     """The device type of the graph; a device wins over the host."""
     devices = {v.device.type for n in graph.nodes if isinstance(v := value_of(n), torch.Tensor)}
     return min(devices, key=lambda device: (device == "cpu", device), default="cpu")
 
 
-def _updated(user: Node, number: Node) -> bool:
+def _updated(user: FxNode, number: FxNode) -> bool:
     """Whether a node reads the number in lists that an update of its task replaces, and nowhere else."""
     lists = host_lists(user)
-    elsewhere: list[Node] = []
+    elsewhere: list[FxNode] = []
     rest = {k: v for k, v in user.kwargs.items() if k not in lists}
     torch.fx.map_arg((user.args, rest), elsewhere.append)
     return bool(lists) and number not in elsewhere
 
 
-def step_inputs(graph: torch.fx.Graph) -> frozenset[Node]:
+def step_inputs(graph: torch.fx.Graph) -> frozenset[FxNode]:
     """Inputs whose value a replay takes as it comes: numbers that only reach updated tasks and device memory.
 
     Another value of any other number needs another capture.
     """
-    home = _home(graph)
+    home = home_of(graph)
     return frozenset(
         n
         for n in _numbers(graph)
         if all(_held_on_device(user, home) or _updated(user, read) for user, read in _readers(n))
     )
+
+
+# -- what the host computes
+
+
+def on_host(graph: torch.fx.Graph) -> frozenset[FxNode]:
+    """What the host alone computes of a graph that a device captures: inputs and constants that lie there, numbers, and
+    what is made of them without a look at their values.
+
+    None of it is part of a capture; the host computes it before each run.
+    """
+    found: set[FxNode] = set()
+    if home_of(graph) == "cpu":
+        return frozenset()
+    for node in graph.nodes:
+        given = node.op in ("placeholder", "get_attr")
+        if (given or _computes(node, found)) and (_lies_on_host(value_of(node)) or is_number(node)):
+            found.add(node)
+    return frozenset(found)
+
+
+def _computes(node: FxNode, found: set[FxNode]) -> bool:
+    if node.op != "call_function":
+        return False
+    tags = getattr(node.target, "tags", ())
+    looks = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+    op = node.target if isinstance(node.target, torch._ops.OpOverload) else None
+    plain = (
+        is_number(node) or op is not None and not op._schema.is_mutable and op.namespace != "air"
+    )  # marks of streams
+    return plain and not looks and found.issuperset(node.all_input_nodes)
+
+
+def _lies_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def changing_values(graph: torch.fx.Graph) -> set[FxNode]:
+    """Values that need not be the same in every run."""
+    changing: set[FxNode] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
+            changing.add(node)
+    return changing
 
 
 # -- numbers in device memory
@@ -150,15 +198,15 @@ class _Writer:
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
-        self._held: dict[tuple[Node, torch.dtype, torch.device], Node] = {}
+        self._held: dict[tuple[FxNode, torch.dtype, torch.device], FxNode] = {}
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> FxNode:
         node = self.graph.call_function(target, args, kwargs)
         values = torch.fx.map_arg((args, kwargs), value_of)
         node.meta["val"] = target(*values[0], **values[1])
         return node
 
-    def number(self, number: Node, dtype: torch.dtype, device: torch.device) -> Node:
+    def number(self, number: FxNode, dtype: torch.dtype, device: torch.device) -> FxNode:
         """A tensor of no dimensions that holds a number."""
         key = (number, dtype, device)
         if key not in self._held:
@@ -166,7 +214,7 @@ class _Writer:
                 self._held[key] = self.call(aten.scalar_tensor.default, number, dtype=dtype, device=device)
         return self._held[key]
 
-    def index(self, number: Node, count: int, device: torch.device) -> Node:
+    def index(self, number: FxNode, count: int, device: torch.device) -> FxNode:
         """``number, number + 1, …``, so many of them."""
         one = self.call(aten.view.default, self.number(number, torch.int64, device), [1])
         if count == 1:
@@ -174,14 +222,14 @@ class _Writer:
         return self.call(aten.add.Tensor, self.call(aten.arange.default, count, device=device), one)
 
 
-def _last_input(graph: torch.fx.Graph, number: Node) -> Node:
+def _last_input(graph: torch.fx.Graph, number: FxNode) -> FxNode:
     """Where a node that reads ``number`` can stand first."""
     if number.op != "placeholder":
         return number
     return [n for n in graph.nodes if n.op == "placeholder"][-1]
 
 
-def _argument(node: Node, position: int, name: str, default: Any) -> Any:
+def _argument(node: FxNode, position: int, name: str, default: Any) -> Any:
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
@@ -189,7 +237,7 @@ def _not_negative(number: Any) -> bool:
     return surely(value_of(number) >= 0)
 
 
-def _with_number(node: Node, write: _Writer) -> Node | None:
+def _with_number(node: FxNode, write: _Writer) -> FxNode | None:
     """``add(x, n)`` and the like."""
     x, number = node.args[:2]
     held = value_of(x)
@@ -208,7 +256,7 @@ def _with_number(node: Node, write: _Writer) -> Node | None:
     return write.call(_WITH_NUMBER[node.target], x, write.number(number, dtype, held.device))
 
 
-def _full(node: Node, write: _Writer) -> Node | None:
+def _full(node: FxNode, write: _Writer) -> FxNode | None:
     """``full([1], n)``."""
     size, number = node.args[:2]
     made = value_of(node)
@@ -222,14 +270,14 @@ def _full(node: Node, write: _Writer) -> Node | None:
     )
 
 
-def _scalar_tensor(node: Node, write: _Writer) -> Node | None:
+def _scalar_tensor(node: FxNode, write: _Writer) -> FxNode | None:
     """One tensor a number, at the beginning."""
     made, number = value_of(node), node.args[0]
     mine = write.number(number, made.dtype, made.device) if is_number(number) and made.dtype in _INTEGER else node
     return None if mine is node else mine
 
 
-def _moved(node: Node, write: _Writer) -> Node | None:
+def _moved(node: FxNode, write: _Writer) -> FxNode | None:
     """``scalar_tensor(n, device=cpu).to(device)``: the host's number goes there without a copy in between."""
     source, made = node.args[0], value_of(node)
     if not isinstance(source, torch.fx.Node) or source.target is not aten.scalar_tensor.default:
@@ -239,7 +287,7 @@ def _moved(node: Node, write: _Writer) -> Node | None:
     return write.number(source.args[0], made.dtype, made.device)
 
 
-def _arange(node: Node, write: _Writer) -> Node | None:
+def _arange(node: FxNode, write: _Writer) -> FxNode | None:
     """``arange(n, n + 3)``."""
     made, number = value_of(node), node.args[0]
     count = made.shape[0]
@@ -250,7 +298,7 @@ def _arange(node: Node, write: _Writer) -> Node | None:
     return write.index(number, count, made.device)
 
 
-def _select(node: Node, write: _Writer) -> Node | None:
+def _select(node: FxNode, write: _Writer) -> FxNode | None:
     """``select(x, dim, n)``."""
     x, dim, number = node.args
     if not is_number(number) or not _not_negative(number) or _handed_out(node):
@@ -259,7 +307,7 @@ def _select(node: Node, write: _Writer) -> Node | None:
     return write.call(aten.squeeze.dim, taken, dim)
 
 
-def _slice(node: Node, write: _Writer) -> Node | None:
+def _slice(node: FxNode, write: _Writer) -> FxNode | None:
     """``slice(x, dim, n, n + 3)``."""
     found = _span(node, 1, value_of(node))
     if found is None or _handed_out(node):
@@ -268,7 +316,7 @@ def _slice(node: Node, write: _Writer) -> Node | None:
     return write.call(aten.index_select.default, node.args[0], dim, write.index(number, count, value_of(node).device))
 
 
-def _slice_scatter(node: Node, write: _Writer) -> Node | None:
+def _slice_scatter(node: FxNode, write: _Writer) -> FxNode | None:
     """``slice_scatter(x, new, dim, n, n + 3)``."""
     x, new = node.args[:2]
     found = _span(node, 2, value_of(new))
@@ -278,7 +326,7 @@ def _slice_scatter(node: Node, write: _Writer) -> Node | None:
     return write.call(aten.index_copy.default, x, dim, write.index(number, count, value_of(x).device), new)
 
 
-def _select_scatter(node: Node, write: _Writer) -> Node | None:
+def _select_scatter(node: FxNode, write: _Writer) -> FxNode | None:
     """``select_scatter(x, new, dim, n)``."""
     x, new, dim, number = node.args
     if not is_number(number) or not _not_negative(number):
@@ -287,7 +335,7 @@ def _select_scatter(node: Node, write: _Writer) -> Node | None:
     return write.call(aten.index_copy.default, x, dim, write.index(number, 1, value_of(x).device), row)
 
 
-def _span(node: Node, first: int, part: torch.Tensor) -> tuple[int, Node, int] | None:
+def _span(node: FxNode, first: int, part: torch.Tensor) -> tuple[int, FxNode, int] | None:
     """Dimension, begin and length of a slice that begins at a number and is not cut off at the end."""
     dim, begin, step = (
         _argument(node, first + i, n, d) for i, n, d in ((0, "dim", 0), (1, "start", 0), (3, "step", 1))
@@ -299,12 +347,12 @@ def _span(node: Node, first: int, part: torch.Tensor) -> tuple[int, Node, int] |
     return (dim, begin, count) if surely(value_of(begin) + count == value_of(end)) else None
 
 
-def _handed_out(node: Node) -> bool:
+def _handed_out(node: FxNode) -> bool:
     """Whether the caller or a writer gets a view: then a copy in its place would not be the same."""
     return any(u.op == "output" or getattr(getattr(u.target, "_schema", None), "is_mutable", False) for u in node.users)
 
 
-_FORMS: Final[dict[Any, Callable[[Node, _Writer], Node | None]]] = {
+_FORMS: Final[dict[Any, Callable[[FxNode, _Writer], FxNode | None]]] = {
     **dict.fromkeys(_WITH_NUMBER, _with_number),
     aten.full.default: _full,
     aten.scalar_tensor.default: _scalar_tensor,
@@ -343,12 +391,12 @@ class NumbersOnDevice(FxPass):
         return edits
 
 
-def _in_order(graph: torch.fx.Graph, chosen: Iterable[Node]) -> list[Node]:
+def _in_order(graph: torch.fx.Graph, chosen: Iterable[FxNode]) -> list[FxNode]:
     wanted = set(chosen)
     return [n for n in graph.nodes if n in wanted]
 
 
-def _replace(node: Node, write: _Writer) -> bool:
+def _replace(node: FxNode, write: _Writer) -> bool:
     form = _FORMS.get(node.target)
     if form is None:
         return False

@@ -9,7 +9,7 @@ import torch
 from torchair.config.log import logger
 from torchair.passes.base import FxPass, value_of
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 class DeriveSymbols(FxPass):
@@ -47,8 +47,8 @@ class DeriveSymbols(FxPass):
         return edits
 
 
-def _sources(inputs: list[Node]) -> dict[Any, tuple[Node, int]]:
-    sources: dict[Any, tuple[Node, int]] = {}
+def _sources(inputs: list[FxNode]) -> dict[Any, tuple[FxNode, int]]:
+    sources: dict[Any, tuple[FxNode, int]] = {}
     for node in inputs:
         value = value_of(node)
         if isinstance(value, torch.Tensor):

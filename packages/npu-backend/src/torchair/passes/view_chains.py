@@ -15,7 +15,7 @@ from torchair.passes.memory import MemoryFacts
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 
 
@@ -65,7 +65,7 @@ class MergeViews(FxPass):
                 graph.erase_node(node)
         return edits
 
-    def _merge(self, graph: torch.fx.Graph, node: Node) -> int:
+    def _merge(self, graph: torch.fx.Graph, node: FxNode) -> int:
         if node.target in _RESHAPES:
             source: Any = node.args[0]
             while isinstance(source, torch.fx.Node) and (source.target in _RESHAPES or _moves_nothing(source)):
@@ -83,7 +83,7 @@ class MergeViews(FxPass):
         return 0
 
     @staticmethod
-    def _reshape(graph: torch.fx.Graph, node: Node, source: Any) -> int:
+    def _reshape(graph: torch.fx.Graph, node: FxNode, source: Any) -> int:
         value, old = value_of(node), value_of(source)
         if not isinstance(old, torch.Tensor):
             return 0
@@ -98,14 +98,14 @@ class MergeViews(FxPass):
         return _replace(graph, node, aten.view.default, source, sizes)
 
     @staticmethod
-    def _permute(graph: torch.fx.Graph, node: Node, source: Any, order: tuple[int, ...]) -> int:
+    def _permute(graph: torch.fx.Graph, node: FxNode, source: Any, order: tuple[int, ...]) -> int:
         if order == tuple(range(len(order))):
             node.replace_all_uses_with(source)
             return 1
         return _replace(graph, node, aten.permute.default, source, list(order))
 
 
-def _replace(graph: torch.fx.Graph, node: Node, target: Any, source: Any, argument: Any) -> int:
+def _replace(graph: torch.fx.Graph, node: FxNode, target: Any, source: Any, argument: Any) -> int:
     with graph.inserting_before(node):
         made = graph.call_function(target, (source, argument))
     made.meta = dict(node.meta)

@@ -13,7 +13,7 @@ from ge_converters.base.torch_compat import schema_of_region
 from ge_converters.lowering.higher_order import read_call, written_views
 from torchair.passes.base import FxPass, value_of
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 class ReturnWrites(FxPass):
@@ -52,7 +52,7 @@ class _Form:
     after: list[str]
     split: int = 0
 
-    def call(self, graph: torch.fx.Graph, op: Any, kwargs: dict[str, Any]) -> Node:
+    def call(self, graph: torch.fx.Graph, op: Any, kwargs: dict[str, Any]) -> FxNode:
         operands = [kwargs[name] for name in self.after]
         functions = [kwargs[name] for name in self.functions]
         if op.name() == "invoke_subgraph":
@@ -77,7 +77,7 @@ def _form(op: Any, names: list[str], written: list[str]) -> _Form | None:
     return None
 
 
-def _rewritten(gm: torch.fx.GraphModule, node: Node) -> bool:
+def _rewritten(gm: torch.fx.GraphModule, node: FxNode) -> bool:
     graph, op = gm.graph, node.args[0]
     schema = schema_of_region(getattr(gm, str(node.kwargs["_op_schema"].target)))
     bases, kwargs, views = written_views(node.kwargs, schema)
@@ -110,7 +110,7 @@ def _rewritten(gm: torch.fx.GraphModule, node: Node) -> bool:
     return True
 
 
-def _read(graph: torch.fx.Graph, base: Node, view: Any) -> Node:
+def _read(graph: torch.fx.Graph, base: FxNode, view: Any) -> FxNode:
     _, kind, numbers = view
     if kind == "alias":
         return base
@@ -121,7 +121,7 @@ def _read(graph: torch.fx.Graph, base: Node, view: Any) -> Node:
     return node
 
 
-def _write(graph: torch.fx.Graph, base: Node, view: Any, new: Node) -> Node:
+def _write(graph: torch.fx.Graph, base: FxNode, view: Any, new: FxNode) -> FxNode:
     _, kind, numbers = view
     if kind == "alias":
         return new
@@ -131,7 +131,7 @@ def _write(graph: torch.fx.Graph, base: Node, view: Any, new: Node) -> Node:
     return node
 
 
-def _returning(gm: torch.fx.GraphModule, node: Node, form: _Form, written: list[str], returns: bool) -> Node:
+def _returning(gm: torch.fx.GraphModule, node: FxNode, form: _Form, written: list[str], returns: bool) -> FxNode:
     """A function like that of a node, with operands as ``form`` says, that returns the new values too."""
     name = f"{node.target}_returning"
     if not hasattr(gm, name):
@@ -159,7 +159,7 @@ def _function(given: torch.fx.GraphModule, form: _Form, written: list[str], retu
     return torch.fx.GraphModule(given, graph)
 
 
-def _as(graph: torch.fx.Graph, node: Node, now: dict[Node, Node]) -> Node:
+def _as(graph: torch.fx.Graph, node: FxNode, now: dict[FxNode, FxNode]) -> FxNode:
     """What ``copy_`` leaves in its target: the source, in type and size of the target."""
     target, source = node.args[:2]
     assert isinstance(target, torch.fx.Node)

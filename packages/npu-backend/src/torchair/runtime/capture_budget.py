@@ -25,8 +25,8 @@ from torchair.runtime.device_pool import Pool
 from torchair.runtime.fx_program import last_reads, line_of
 from torchair.runtime.host_tasks import HostTask
 
-Node: TypeAlias = torch.fx.Node
-Piece: TypeAlias = tuple[Node, int]
+FxNode: TypeAlias = torch.fx.Node
+Piece: TypeAlias = tuple[FxNode, int]
 aten = torch.ops.aten
 
 _OF_A_GROUP: Final = 3  # the wait for its update, the reset, and the group
@@ -98,7 +98,7 @@ def count(graph: torch.fx.Graph, pool: Pool) -> Budget:
     return made
 
 
-def _count_tasks(node: Node, made: Budget) -> None:
+def _count_tasks(node: FxNode, made: Budget) -> None:
     if isinstance(node.target, HostTask):
         made.tasks += _OF_A_GROUP
         made.events += 1
@@ -111,7 +111,7 @@ def _count_tasks(node: Node, made: Budget) -> None:
                 places.append(place)
 
 
-def _free(node: Node) -> bool:
+def _free(node: FxNode) -> bool:
     """Whether a node launches nothing: a view, a number, a mark."""
     if not isinstance(node.target, torch._ops.OpOverload) or name_of(node.target):
         return True
@@ -120,7 +120,7 @@ def _free(node: Node) -> bool:
     return bool(shares(node)) and not writes(node)
 
 
-def _values(node: Node) -> Sequence[Any]:
+def _values(node: FxNode) -> Sequence[Any]:
     value = value_of(node)
     return value if isinstance(value, (tuple, list)) else (value,)
 
@@ -128,13 +128,13 @@ def _values(node: Node) -> Sequence[Any]:
 # -- where a program of the CPU is not one of the device
 
 
-def _left_out(graph: torch.fx.Graph) -> set[Node]:
+def _left_out(graph: torch.fx.Graph) -> set[FxNode]:
     """Nodes that a program of the device does not have.
 
     ``matmul`` stays whole there; on a CPU its operands are expanded and copied for ``bmm``. Its mask that attention on
     a CPU takes as numbers is inverted there.
     """
-    gone: set[Node] = set()
+    gone: set[FxNode] = set()
     for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
         for operand in node.args[:2]:
             if copy := _copy_of_expanded(operand):
@@ -146,9 +146,9 @@ def _left_out(graph: torch.fx.Graph) -> set[Node]:
     return gone
 
 
-def _copied(graph: torch.fx.Graph) -> set[Node]:
+def _copied(graph: torch.fx.Graph) -> set[FxNode]:
     """Views that a device copies: its attention gives results in the order of memory that a CPU's does not have."""
-    found: set[Node] = set()
+    found: set[FxNode] = set()
     for node in graph.find_nodes(op="call_function", target=aten._scaled_dot_product_flash_attention_for_cpu.default):
         for result in (n for n in node.users if n.target is operator.getitem and n.args[1] == 0):
             turned = [n for n in result.users if n.target is aten.transpose.int]
@@ -159,7 +159,7 @@ def _copied(graph: torch.fx.Graph) -> set[Node]:
 _RESHAPES: Final = (aten.view.default, aten._unsafe_view.default)
 
 
-def _copy_of_expanded(node: Any) -> Node | None:
+def _copy_of_expanded(node: Any) -> FxNode | None:
     while isinstance(node, torch.fx.Node) and node.target in _RESHAPES:
         node = node.args[0]
     if not isinstance(node, torch.fx.Node) or node.target is not aten.clone.default or len(node.users) > 1:
@@ -174,14 +174,14 @@ def _copy_of_expanded(node: Any) -> Node | None:
 class _Lives:
     """Takes and gives pieces of memory as a program makes and drops its values."""
 
-    def __init__(self, graph: torch.fx.Graph, pool: Pool, left_out: set[Node], copied: set[Node]) -> None:
+    def __init__(self, graph: torch.fx.Graph, pool: Pool, left_out: set[FxNode], copied: set[FxNode]) -> None:
         self._pool, self._left_out, self._copied = pool, left_out, copied
         self._dead = last_reads(list(graph.nodes))
-        self._of: dict[Node, list[frozenset[Piece]]] = {}  # value to pieces, one set a result
+        self._of: dict[FxNode, list[frozenset[Piece]]] = {}  # value to pieces, one set a result
         self._holders: Counter[Piece] = Counter()
         self._blocks: dict[Piece, Any] = {}
 
-    def step(self, node: Node) -> None:
+    def step(self, node: FxNode) -> None:
         """Run a statement of the program."""
         if node.op == "output":
             return
@@ -192,7 +192,7 @@ class _Lives:
         for value in [*self._dead.get(node, ()), *(() if node.users else (node,))]:
             self._drop(value)
 
-    def _results(self, node: Node) -> Iterator[frozenset[Piece]]:
+    def _results(self, node: FxNode) -> Iterator[frozenset[Piece]]:
         if node.op != "call_function":
             yield frozenset()
         elif node.target is operator.getitem:
@@ -216,7 +216,7 @@ class _Lives:
         self._blocks[piece] = block
         return frozenset((piece,))
 
-    def _passing(self, node: Node) -> None:
+    def _passing(self, node: FxNode) -> None:
         """Memory that is needed only while an operator runs."""
         row = _row_of(node.target)
         if row is None or not row.pieces or node in self._left_out:
@@ -227,7 +227,7 @@ class _Lives:
             if block is not None:
                 self._pool.give(block)
 
-    def _drop(self, value: Node) -> None:
+    def _drop(self, value: FxNode) -> None:
         for piece in frozenset().union(*self._of.get(value, ())):
             self._holders[piece] -= 1
             if not self._holders[piece]:

@@ -21,7 +21,7 @@ from ge_graph import escape
 from ge_graph import program as build
 from ge_graph.errors import EngineError, GeError, GraphError
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operator", "args", "call"})
 
 
@@ -35,7 +35,7 @@ class HasGraph(Protocol):
     graph: torch.fx.Graph
 
 
-def line_of(node: Node) -> str:
+def line_of(node: FxNode) -> str:
     """The user's line that a node stems from, ``model.py:41 in forward``; empty if none is known."""
     return str(node.meta.get(LINE) or user_frame(node)[0] or "")
 
@@ -50,7 +50,7 @@ class _Writer:
         self.held: list[str] = []
         self.lines: list[tuple[ast.stmt, str]] = []
         self.made_of: dict[int, tuple[str, str]] = {}  # a statement's line to its operator and the user's line
-        self.variable: dict[Node, str] = {}
+        self.variable: dict[FxNode, str] = {}
 
     def build(self) -> build.Program:
         nodes = list(self.gm.graph.nodes)
@@ -80,15 +80,15 @@ class _Writer:
     def _add(self, statement: ast.stmt, comment: str = "") -> None:
         self.lines.append((statement, comment))
 
-    def _delete(self, nodes: list[Node]) -> None:
+    def _delete(self, nodes: list[FxNode]) -> None:
         if nodes:
             self._add(build.drop([self.variable[n] for n in nodes]))
 
-    def _statement(self, node: Node, comment: str) -> None:
+    def _statement(self, node: FxNode, comment: str) -> None:
         value = self._value(node)
         self._add(build.assign(self.variable[node], value) if node.users else build.do(value), comment)
 
-    def _value(self, node: Node) -> ast.expr:
+    def _value(self, node: FxNode) -> ast.expr:
         if node.op == "get_attr":
             return self._hold(attribute(self.gm, str(node.target)), str(node.target).replace(".", "_"))
         if node.op != "call_function":
@@ -189,10 +189,10 @@ def attribute(gm: HasGraph, target: str) -> Any:
     return value
 
 
-def last_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+def last_reads(nodes: Sequence[FxNode]) -> dict[FxNode, list[FxNode]]:
     """For each node the values that nobody reads after it; a value that nobody reads at all has no name."""
-    dead: dict[Node, list[Node]] = {}
-    seen: set[Node] = set()
+    dead: dict[FxNode, list[FxNode]] = {}
+    seen: set[FxNode] = set()
     for node in reversed(nodes):
         for value in node.all_input_nodes:
             if value not in seen:

@@ -1,7 +1,9 @@
 """What changes between replays of a captured program without another capture: numbers of the host.
 
 A number that decides no size reaches a captured program in two ways. Tasks that take it in a list on the host are
-captured as groups of their own and replaced before a replay; the rest reads a tensor that the host fills.
+captured as groups of their own and replaced before a replay; the rest reads a tensor that the host fills. What the host
+computes besides, of its own tensors, is no part of the capture either: operators of the device read copies of it, and
+results are computed anew for each run.
 """
 
 from __future__ import annotations
@@ -18,10 +20,18 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import escape
 from ge_graph.errors import EngineError, GeError
 from torchair.passes.base import value_of
-from torchair.passes.step_numbers import TASKS, host_lists, is_number, step_inputs
+from torchair.passes.step_numbers import (
+    TASKS,
+    changing_values,
+    host_lists,
+    is_number,
+    numbers_without_sizes,
+    on_host,
+    step_inputs,
+)
 from torchair.runtime.fx_program import HasGraph, line_of, write_program
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 
 
 class TaskRecorder(Protocol):
@@ -62,7 +72,8 @@ class StepNumbers:
 
     Attributes:
         inputs: Positions of arguments that are such numbers.
-        values: Of one list of arguments: the lists of each task, in their order, and the numbers that lie in memory.
+        values: Of one list of arguments: the lists of each task, in their order, and the numbers and tensors of the
+            host that the program takes.
         memory: Element type and device of each of the latter, which are the program's last arguments.
         tasks: How many tasks are replaced.
         captor: Who captures on this thread.
@@ -76,63 +87,123 @@ class StepNumbers:
 
 
 def take_step_numbers(gm: torch.fx.GraphModule) -> tuple[StepNumbers, HasGraph | None]:
-    """Let a graph take the numbers that change in every step as a replay can change them.
+    """Let a graph take what changes in every step as a replay can change it.
 
-    Tasks that an update can replace become ``HostTask``; numbers that lie in memory become further inputs. Edits
-    ``gm.graph`` only if there are any.
+    Tasks that an update can replace become ``HostTask``; numbers that lie in memory, and what the host computes of
+    tensors, become further inputs. Edits ``gm.graph`` only if there are any.
 
     Returns:
         The numbers, and the graph of which ``StepNumbers.values`` is the program; None if there are none.
     """
     graph = gm.graph
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    found = step_inputs(graph)
-    if not found:
+    inputs = graph.find_nodes(op="placeholder")
+    found, own = step_inputs(graph), on_host(graph)
+    given = _given(graph, own)
+    if not found and not given:
         return StepNumbers(), None
-    made = StepNumbers(frozenset(i for i, n in enumerate(inputs) if n in found))
+    free = found | _without_sizes(graph)
     known = _known_numbers(graph, found)
     tasks = [n for n in graph.nodes if host_lists(n) and _reads(n, known)]
-    held = [n for n in graph.nodes if n.target is torch.ops.aten.scalar_tensor.default and n.args[0] in known]
-    part = _host_part(gm, [n.kwargs for n in tasks], [n.args[0] for n in held])
-    made.values = host_program(part)
-    made.tasks = len(tasks)
+    scalars = [n for n in graph.nodes if n.target is torch.ops.aten.scalar_tensor.default and n not in own]
+    held = [n for n in scalars if n.args[0] in known]
+    part = _host_part(gm, [n.kwargs for n in tasks], [*(n.args[0] for n in held), *(g.node for g in given)], own)
+    made = StepNumbers(values=host_program(part), tasks=len(tasks))
     for node in tasks:
         node.target = HostTask(node.target, made.captor, line_of(node))
-    for number, node in enumerate(held):
-        with graph.inserting_before(_after(inputs)):
-            moved = graph.placeholder(f"held_{number}")
-        moved.meta["val"] = value_of(node)
-        made.memory.append((value_of(node).dtype, value_of(node).device))
-        node.replace_all_uses_with(moved)
+    after = inputs[-1]
+    for node in held:
+        after = _handed(graph, after, made, value_of(node))
+        node.replace_all_uses_with(after)
         graph.erase_node(node)
-        inputs.append(moved)
+    for each in given:
+        after = _handed(graph, after, made, each.value)
+        each.node.replace_all_uses_with(after, delete_user_cb=each.users.__contains__)
+    for node in reversed(graph.nodes):
+        if node in own and node.op != "placeholder" and not node.users:
+            graph.erase_node(node)
+    unread = {n for n in free if not n.users}
+    made.inputs = frozenset(i for i, n in enumerate(inputs) if n in found or n in unread)
     return made, part
 
 
-def _after(inputs: Sequence[Node]) -> Node:
-    return inputs[-1].next
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a program takes of what the host computes: for operators of the device a copy there, or as a result."""
+
+    node: FxNode
+    users: frozenset[FxNode]
+    value: torch.Tensor
 
 
-def _known_numbers(graph: torch.fx.Graph, found: frozenset[Node]) -> set[Node]:
+def _given(graph: torch.fx.Graph, own: frozenset[FxNode]) -> list[_Given]:
+    """Constants without dimensions are left out where an operator of the device reads them: they are numbers to it."""
+    changing = changing_values(graph)
+    found: list[_Given] = []
+    for node in graph.nodes:
+        value = value_of(node)
+        if node not in own or not isinstance(value, torch.Tensor):
+            continue
+        results = frozenset(u for u in node.users if u.op == "output")
+        readers = frozenset(u for u in node.users if u not in own and _on_device(u)) - results
+        if results and node.op != "placeholder":
+            found.append(_Given(node, results, value))
+        if readers and (value.dim() or node in changing):
+            found.append(_Given(node, readers, _copy_on_device(value, readers)))
+    return found
+
+
+def _copy_on_device(value: torch.Tensor, readers: frozenset[FxNode]) -> torch.Tensor:
+    """What stands for a tensor of the host on the device; a number of torch's widest type has the width of the others
+    there, as devices have no such type."""
+    made = [v for n in readers for v in _on_device(n)]
+    narrow = value.dtype == torch.float64 and not value.dim() and all(v.dtype != torch.float64 for v in made)
+    return value.to(device=made[0].device, dtype=torch.float32 if narrow else value.dtype)
+
+
+def _on_device(node: FxNode) -> list[torch.Tensor]:
+    """The results of a node that do not lie on the host."""
+    values = value_of(node)
+    made = values if isinstance(values, (tuple, list)) else (values,)
+    return [v for v in made if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
+
+
+def _handed(graph: torch.fx.Graph, after: FxNode, made: StepNumbers, value: torch.Tensor) -> FxNode:
+    """One input more, behind the others."""
+    with graph.inserting_after(after):
+        moved = graph.placeholder(f"held_{len(made.memory)}")
+    moved.meta["val"] = value
+    made.memory.append((value.dtype, value.device))
+    return moved
+
+
+def _without_sizes(graph: torch.fx.Graph) -> frozenset[FxNode]:
+    """Inputs that are numbers and decide no size."""
+    return frozenset(numbers_without_sizes(graph))
+
+
+def _known_numbers(graph: torch.fx.Graph, found: frozenset[FxNode]) -> set[FxNode]:
     """The inputs, and the numbers that are made of them."""
-    known: set[Node] = set(found)
+    known: set[FxNode] = set(found)
     for node in graph.nodes:
         if node.op == "call_function" and is_number(node) and any(n in known for n in node.all_input_nodes):
             known.add(node)
     return known
 
 
-def _reads(node: Node, known: set[Node]) -> bool:
+def _reads(node: FxNode, known: set[FxNode]) -> bool:
     return any(n in known for n in node.all_input_nodes)
 
 
-def _host_part(gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any]) -> torch.fx.GraphModule:
-    """The part of a graph that computes numbers from its arguments; a number that a result tells is left out."""
+def _host_part(
+    gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any], own: frozenset[FxNode]
+) -> torch.fx.GraphModule:
+    """The part of a graph that computes ``own`` and numbers from its arguments; a number that a result tells is left
+    out."""
     part = torch.fx.Graph()
-    copies: dict[Node, Node] = {}
+    copies: dict[FxNode, FxNode] = {}
     for node in gm.graph.nodes:
         of_numbers = node.op == "call_function" and is_number(node) and all(n in copies for n in node.all_input_nodes)
-        if node.op == "placeholder" or of_numbers:
+        if node.op == "placeholder" or of_numbers or node in own:
             copies[node] = part.node_copy(node, copies.__getitem__)
     lists = [tuple(_lists(kwargs).items()) for kwargs in tasks]
     part.output(torch.fx.map_arg((tuple(lists), tuple(held)), copies.__getitem__))

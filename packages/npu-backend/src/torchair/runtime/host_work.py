@@ -11,9 +11,10 @@ from ge_converters.base.device_composites import computed_by_host
 from ge_converters.base.provenance import user_frame
 from ge_graph.errors import EngineError
 from torchair.passes.base import value_of
+from torchair.passes.step_numbers import changing_values, home_of, on_host
 
 aten = torch.ops.aten
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _MASKS: Final = (torch.bool, torch.uint8)
 _INSTEAD: Final = {
     "index_put": "write torch.where(mask, value, y)",
@@ -84,10 +85,13 @@ def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
         )
 
 
-def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str]]:
+def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[FxNode, str]]:
     """The nodes that need the host while a device captures, each with the reason and what to write instead."""
-    changing = _changing(gm.graph)
+    changing, own = changing_values(gm.graph), on_host(gm.graph)
+    home = home_of(gm.graph)
     for node in gm.graph.nodes:
+        if node in own:  # computed before a run
+            continue
         if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _WAITING:
             yield node, "the host waits for its condition; write torch.where, or a fixed number of rounds"
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -104,7 +108,9 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             yield node, "how much it does depends on data; " + (instead or "use operators whose sizes are known")
         elif torch.Tag.data_dependent_output in node.target.tags:
             yield node, "the host waits for a value of the device; " + (instead or "leave the value in a tensor")
-        elif (host := _from_host(node, device, changing)) is not None:
+        elif home != "cpu" and _writes_host(node):
+            yield node, f"it writes a tensor of the host; keep it on device '{device}'"
+        elif (host := _from_host(node, device, changing - own)) is not None and host not in own:
             yield (
                 node,
                 f"'{host.name}' lies on the host; make it on device '{device}', or move it there before the call",
@@ -115,7 +121,18 @@ def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str
             yield node, f"device '{device}' has no kernel of it and the host computes it; write it with other operators"
 
 
-def _by_mask(node: Node, name: str) -> bool:
+def _writes_host(node: FxNode) -> bool:
+    """Whether a tensor of the host is written; in a graph of a device a replay would not do it again."""
+    schema = node.target._schema
+    written = [
+        a for a, row in zip(node.args, schema.arguments) if row.alias_info is not None and row.alias_info.is_write
+    ]
+    nodes: list[FxNode] = []
+    torch.fx.map_arg(tuple(written), nodes.append)
+    return any(_on(value_of(n), "cpu") for n in nodes)
+
+
+def _by_mask(node: FxNode, name: str) -> bool:
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     indices = node.args[1]
@@ -123,16 +140,7 @@ def _by_mask(node: Node, name: str) -> bool:
     return any(isinstance(v := value_of(i), torch.Tensor) and v.dtype in _MASKS for i in indices)
 
 
-def _changing(graph: torch.fx.Graph) -> set[Node]:
-    """Values that need not be the same in every run."""
-    changing: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder" or any(n in changing for n in node.all_input_nodes):
-            changing.add(node)
-    return changing
-
-
-def _tensors(node: Node) -> list[tuple[Node, torch.Tensor]]:
+def _tensors(node: FxNode) -> list[tuple[FxNode, torch.Tensor]]:
     return [(n, v) for n in node.all_input_nodes if isinstance(v := value_of(n), torch.Tensor)]
 
 
@@ -140,7 +148,7 @@ def _on(value: Any, device: str) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == device
 
 
-def _from_host(node: Node, device: str, changing: set[Node]) -> Node | None:
+def _from_host(node: FxNode, device: str, changing: set[FxNode]) -> FxNode | None:
     """A tensor of the host that an operator of the device reads; a constant without dimensions is a number to it."""
     made = value_of(node)
     if not any(_on(v, device) for v in (made if isinstance(made, (tuple, list)) else (made,))):
@@ -151,5 +159,5 @@ def _from_host(node: Node, device: str, changing: set[Node]) -> Node | None:
     return None
 
 
-def _to_host(node: Node, device: str) -> bool:
+def _to_host(node: FxNode, device: str) -> bool:
     return _on(value_of(node), "cpu") and any(_on(v, device) for _, v in _tensors(node))

@@ -33,7 +33,7 @@ from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
 from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import View, ViewPlan, take_views
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 STATIC: Final = "static"
 WRITTEN: Final = "written"
 USER: Final = "user"
@@ -73,7 +73,7 @@ class CapturePlan:
         source: Its text for people.
         kinds: One of STATIC, WRITTEN, USER for each input that is a tensor, "" for numbers.
         symbolic: Positions of inputs whose size or value needs a capture of its own.
-        results: For each value that the graph returns the input it is, or -1.
+        results: For each value that the graph returns the input it is, those of ``numbers`` included, or -1.
         views: How the caller's results come from what the graph returns.
         nested: Whether the caller expects a tuple.
         numbers: What a replay takes from the host as it comes.
@@ -173,7 +173,9 @@ def plan_capture(
         list(gm.graph.nodes)[-1].args = ((views.returned[0],),)
     numbers, host = take_step_numbers(gm) if captured else (StepNumbers(), None)
     program, source = write_program(gm, title)
-    position = {n: i for i, n in enumerate(inputs)}
+    position = {
+        n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder")) if i < len(kinds) or _of_host(n, device)
+    }
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n)) and i not in numbers.inputs]
     plan = CapturePlan(program, source, kinds, symbolic, results, views, not bare, numbers, capture)
@@ -213,12 +215,17 @@ def run_captured(
     return CapturedGraph(plan, make, switches, title)
 
 
-def _kind(node: Node, position: int, memory: MemoryFacts, static: frozenset[int]) -> str:
+def _kind(node: FxNode, position: int, memory: MemoryFacts, static: frozenset[int]) -> str:
     if not isinstance(value_of(node), torch.Tensor):
         return ""
     if memory.roots(node) & memory.written:
         return WRITTEN
     return STATIC if position in static else USER
+
+
+def _of_host(node: FxNode, device: str) -> bool:
+    value = value_of(node)
+    return device != "cpu" and isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
 def _varies(value: Any) -> bool:
@@ -250,14 +257,14 @@ def run_program(plan: CapturePlan, args: list[Any]) -> Any:
 
 def finish(plan: CapturePlan, values: Sequence[Any]) -> Any:
     """Take the views that are left of the values, and hand out what the caller expects."""
-    known: dict[Node, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
+    known: dict[FxNode, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
     for view in plan.views.views:
         known[view.node] = _take(view, known)
     wanted = tuple(known[v] if isinstance(v, torch.fx.Node) else v for v in plan.views.wanted)
     return wanted if plan.nested else wanted[0]
 
 
-def _take(view: View, known: Mapping[Node, Any]) -> Any:
+def _take(view: View, known: Mapping[FxNode, Any]) -> Any:
     args, kwargs = torch.fx.map_arg((view.args, view.kwargs), known.__getitem__)
     return view.target(*args, **kwargs)
 
@@ -306,7 +313,8 @@ class CapturedGraph:
             bound += _filled(entry.held, numbers)
             values = list(entry.recording.replay(bound, lists))
             handed = bound[: len(given)]
-            results = [self._result(mine, entry, i, v, given, handed) for i, v in zip(self._plan.results, values)]
+            known = [*given, *numbers]
+            results = [self._result(mine, entry, i, v, known, handed) for i, v in zip(self._plan.results, values)]
         finally:
             bound.clear()
             for memory, kept in held:
@@ -346,7 +354,7 @@ class CapturedGraph:
             and not isinstance(value, torch.nn.Parameter)
             and _copyable(value)
         }
-        held = [torch.empty((), dtype=dtype, device=device) for dtype, device in self._plan.numbers.memory]
+        held = [_memory(*row, number) for row, number in zip(self._plan.numbers.memory, numbers, strict=True)]
         bound = [*(buffers.get(i, value) for i, value in enumerate(args)), *_filled(held, numbers)]
         addresses = {
             i: value.data_ptr() for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers
@@ -402,8 +410,13 @@ class CapturedGraph:
 
 def _filled(held: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[torch.Tensor]:
     for memory, number in zip(held, numbers, strict=True):
-        memory.fill_(number)
+        memory.copy_(number) if isinstance(number, torch.Tensor) else memory.fill_(number)
     return held
+
+
+def _memory(dtype: torch.dtype, device: torch.device, number: Any) -> torch.Tensor:
+    size = number.shape if isinstance(number, torch.Tensor) else ()
+    return torch.empty(size, dtype=dtype, device=device)
 
 
 def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:

@@ -384,6 +384,20 @@ def sort(
     return values, places.to(torch_dtype(y2_dtype))
 
 
+@kernel("SortV2")
+def sort_v2(x: Tensor, *, axis: int = -1, descending: bool = False) -> Tensor:
+    """x in order along an axis, without places; NaN is largest."""
+    return torch.sort(x, dim=axis, descending=descending)[0]
+
+
+@kernel("ArgMaxGrad")
+def arg_max_grad(var: Tensor, indices: Tensor, updates: Tensor, *, dimension: int) -> Tensor:
+    """var with each of ``updates`` at its index along a dimension, which the two lack or have with one element."""
+    if indices.dim() < var.dim():
+        indices, updates = indices.unsqueeze(dimension), updates.unsqueeze(dimension)
+    return var.scatter(dimension, indices.long(), updates)
+
+
 def _unique_in_order(x: Tensor, out_idx: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct values in order of first appearance, which of them each element is, and how often each occurs."""
     values, inverse, counts = torch.unique(x.reshape(-1), sorted=True, return_inverse=True, return_counts=True)

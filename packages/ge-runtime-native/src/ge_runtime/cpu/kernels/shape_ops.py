@@ -337,6 +337,13 @@ def strided_slice_v2(
     return x
 
 
+@kernel("ConfusionTransposeD")
+def confusion_transpose(x: Tensor, *, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Tensor:
+    """x with its axes moved and then another shape, or the other way round."""
+    moved = x.permute(*perm).reshape(*shape) if transpose_first else x.reshape(*shape).permute(*perm)
+    return moved.contiguous()
+
+
 @plan("StridedSliceV2", "StridedSlice")
 def _strided_slice_plan(ctx: PlanContext) -> Call | None:
     """One axis, positive stride, no mask: one subscript."""

@@ -17,7 +17,7 @@ from torchair.passes.proofs.claims import Evaluation, RewriteComparison, Rewrite
 from torchair.passes.proofs.sizes import Sizes, choices
 from torchair.passes.proofs.tolerances import RuleTolerance
 
-Node: TypeAlias = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 # More elements than these are not evaluated, so that a large model can be compiled with the option.
 _ELEMENTS: Final = 1 << 24
 # More calls of inner graphs than these end an evaluation: for drawn values a loop need not end.
@@ -42,7 +42,7 @@ def version(gm: torch.fx.GraphModule) -> Version:
         if node.op == "output":
             continue
         args, kwargs = canonical(node.target, node.args, node.kwargs)
-        operands: list[Node] = []
+        operands: list[FxNode] = []
         torch.fx.map_arg((args, kwargs), operands.append)
         rest = torch.fx.map_arg((args, kwargs), lambda n: _HOLE)
         acts = bool(writes(node))
@@ -174,7 +174,7 @@ def _ending(gm: torch.fx.GraphModule, calls: int) -> Iterator[None]:
 
 
 def _run(part: RewritePart, sizes: Sizes, kind: str, wide: bool) -> Any:
-    values: dict[Node, Any] = {}
+    values: dict[FxNode, Any] = {}
     for leaf in part.leaves:
         step = part.version.maker[leaf]
         values[leaf] = _leaf(part.version.about, leaf, step.about[2], sizes, kind, wide)
@@ -185,7 +185,7 @@ def _run(part: RewritePart, sizes: Sizes, kind: str, wide: bool) -> Any:
     return values[part.value]
 
 
-def _call(step: Step, values: Mapping[Node, Any], sizes: Sizes, wide: bool) -> Any:
+def _call(step: Step, values: Mapping[FxNode, Any], sizes: Sizes, wide: bool) -> Any:
     args, kwargs, _ = step.about
 
     def real(argument: Any) -> Any:
@@ -199,7 +199,7 @@ def _call(step: Step, values: Mapping[Node, Any], sizes: Sizes, wide: bool) -> A
     return step.target(*args, **kwargs)
 
 
-def _leaf(gm: torch.fx.GraphModule, node: Node, value: Any, sizes: Sizes, kind: str, wide: bool) -> Any:
+def _leaf(gm: torch.fx.GraphModule, node: FxNode, value: Any, sizes: Sizes, kind: str, wide: bool) -> Any:
     if node.op == "get_attr":
         held = gm
         for name in str(node.target).split("."):
@@ -259,7 +259,7 @@ def _whole(old: Version, new: Version, found: list[Sizes]) -> Evaluation:
 
 
 def _run_whole(graph: Version, sizes: Sizes, kind: str) -> Iterator[tuple[str, Any]]:
-    values: dict[Node, Any] = {}
+    values: dict[FxNode, Any] = {}
     torch.manual_seed(0)
     with torch.no_grad():
         for step in graph.steps:
