@@ -337,15 +337,16 @@ OF_NOTHING = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", OF_NOTHING)
-def test_gradients_of_nothing(name):
+def test_gradients_of_nothing(name, dynamic):
     fn, size = OF_NOTHING[name]
 
     def every(leaves):
         return [fn(*mine) for mine in leaves]
 
     torch._dynamo.reset()
-    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
+    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)
     for got, want in zip(gradients(run, [numbers(*size)], 1), gradients(every, [numbers(*size)], 1)):
         torch.testing.assert_close(got, want)
 

@@ -478,7 +478,7 @@ def repeat_interleave(x: Tensor, repeats: Tensor, *, axis: int = 1000) -> Tensor
 def unsorted_segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
     """Sums of the slices of x that share an id; negative ids are dropped."""
     ids = _long(segment_ids).reshape(-1)
-    slices = x.reshape([-1, *x.shape[segment_ids.dim() :]])
+    slices = x.reshape([ids.numel(), *x.shape[segment_ids.dim() :]])  # a slice may have no elements
     kept = ids >= 0
     out = torch.zeros([one(num_segments), *slices.shape[1:]], dtype=x.dtype)
     return out.index_add_(0, ids[kept], slices[kept])
