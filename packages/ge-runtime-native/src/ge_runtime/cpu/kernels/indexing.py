@@ -206,7 +206,8 @@ rows(
 
 def _row_shape(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """updates as one row for each index, scalars and missing dims broadcast."""
-    return updates.broadcast_to([*indices.shape, *var.shape[1:]]).reshape([-1, *var.shape[1:]])
+    rows = updates.broadcast_to([*indices.shape, *var.shape[1:]])
+    return rows.reshape([indices.numel(), *var.shape[1:]])
 
 
 def _combined(reduction: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
