@@ -310,6 +310,8 @@ def test_gradients_of_complex_functions_are_conjugated():
         (lambda x, i: x.scatter_add(0, i, x), (torch.zeros(4, 3), torch.tensor([[9, 0, 1]]))),
         (lambda x, i: x.scatter_reduce(0, i, x, "amax"), (torch.zeros(4, 3), torch.tensor([[-1, 0, 1]]))),
         (lambda x, i: x.index_reduce(0, i, x[:1], "mean"), (torch.zeros(4, 3), torch.tensor([-1]))),
+        (lambda x, i: x.index_copy(0, i, x[:1]), (torch.zeros(4, 3), torch.tensor([-1]))),
+        (lambda x, i: x.index_add(0, i, x[:1]), (torch.zeros(4, 3), torch.tensor([-1]))),
         (lambda x: 1 - x, (torch.tensor([True, False]),)),
         (lambda x: x**-1, (torch.tensor([2, 3]),)),
         (lambda x: torch.multinomial(x, 2), (torch.zeros(4),)),
@@ -526,3 +528,59 @@ def test_windows_larger_than_the_data(dynamic):
         return F.avg_pool1d(x, 7, 3, 3, ceil_mode=True), F.avg_pool1d(x, 7, 3, 3, True, False)
 
     assert_eager(pooled, torch.randn(2, 3, 4), dynamic=dynamic)
+
+
+TIES = torch.tensor([[3.0, 1.0, 3.0, 1.0, 1.0], [2.0, 2.0, 2.0, 0.0, 5.0]])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [lambda x: x.median(1).values, lambda x: x.kthvalue(2, 1).values, lambda x: x.median()])
+def test_a_gradient_reaches_what_is_equal_to_the_median(fn, dynamic):
+    """One of equal elements, which of them eager leaves undefined; the median of all shares it among them."""
+    want, got = TIES.clone().requires_grad_(), TIES.clone().requires_grad_()
+    torch._dynamo.reset()
+    made, eager = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)(got), fn(want)
+    assert torch.equal(made, eager)
+    made.sum().backward()
+    eager.sum().backward()
+    assert torch.equal(got.grad.sum(1), want.grad.sum(1))
+    chosen = eager.unsqueeze(-1) if eager.dim() else eager
+    assert torch.equal(got.grad * (chosen == TIES), got.grad)
+
+
+def lazily(x):
+    y = x.conj()
+    return y.roll(1, 0), y.gather(0, torch.tensor([[0, 1], [1, 0]])), y.cumprod(0), y * 1j, (y * y).imag
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_conjugates_that_were_not_computed_yet(lazy, dynamic):
+    z = torch.randn(2, 2, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
+    assert_eager(lazily, z.conj() if lazy else z, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacfwd, torch.func.jacrev, torch.func.hessian])
+def test_derivatives_of_products_with_vectors(transform):
+    m = torch.randn(3, 3, generator=torch.Generator().manual_seed(5))
+    scalar = transform is torch.func.hessian
+    assert_eager(transform(lambda v: m.mv(v.sin()) @ v if scalar else m.mv(v.sin()) * v), m[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_hardswish(dtype):
+    x = torch.linspace(-4, 4, 17, dtype=dtype)
+    assert_eager(F.hardswish, x.requires_grad_(), grad=True)
+
+
+def counted(flags, numbers):
+    numbers += flags
+    numbers *= flags
+    flags ^= flags.roll(1)
+    flags |= numbers > 2
+    return numbers, flags
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_arithmetic_of_bools_in_place(dynamic):
+    assert_eager(counted, torch.tensor([True, False, True]), torch.tensor([1, 2, 3]), dynamic=dynamic)

@@ -333,19 +333,21 @@ OF_NOTHING = {
     "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 2), (0, 4, 3)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 2), (0, 4, 3, 3)),
     "embedding without columns": (lambda w: F.embedding(torch.tensor([[1, 0], [2, 2]]), w), (3, 0)),
+    "scatter_reduce": (lambda x: x.scatter_reduce(0, torch.zeros(2, 0, dtype=torch.int64), x[:2], "amax"), (3, 0)),
     "embedding of no indices": (lambda w: F.embedding(torch.zeros(0, 3, dtype=torch.int64), w), (3, 0)),
 }
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", OF_NOTHING)
-def test_gradients_of_nothing(name):
+def test_gradients_of_nothing(name, dynamic):
     fn, size = OF_NOTHING[name]
 
     def every(leaves):
         return [fn(*mine) for mine in leaves]
 
     torch._dynamo.reset()
-    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True)
+    run = torch.compile(every, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=dynamic)
     for got, want in zip(gradients(run, [numbers(*size)], 1), gradients(every, [numbers(*size)], 1)):
         torch.testing.assert_close(got, want)
 

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ge_converters.base.dtypes import dtype_promote
+from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.emit.arithmetic import as_content
 from ge_converters.emit.compute_types import carrier, carry, move
-from ge_graph import DataType, Tensor
+from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 from ge_graph.builder import ONLY_INT
 
@@ -97,6 +97,21 @@ def filled(sizes: Sequence[Any], value: Any, dtype: DataType) -> Tensor:
     """A tensor of these sizes with one value; a scalar is a plain constant."""
     scalar: Tensor = dtype_promote(as_content(value, dtype), target_dtype=dtype)
     return ge.Fill(shape_operand(sizes), scalar) if len(sizes) else scalar
+
+
+def has_nothing(x: Tensor) -> bool:
+    """Whether a tensor is known to have no elements; gradients that are sums over it are zeros, for which GE's
+    operators take none."""
+    return 0 in (x.known_shape or ())
+
+
+def zeros_of(spec: TensorSpec, like: Tensor) -> Tensor:
+    """Zeros as a result, whose sizes are those of ``like``."""
+    sizes = [s for s in spec.size if isinstance(s, int)]
+    if len(sizes) == len(spec.size):
+        return filled(sizes, 0, spec.dtype)
+    zeros: Tensor = cast(ge.ZerosLike(like), spec.dtype)
+    return zeros
 
 
 def filled_constant(sizes: Sequence[Any], value: float, dtype: DataType = _F32) -> Tensor:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
-from ge_converters.emit.shapes import filled
 from ge_graph import Tensor, TensorSpec
-from ge_graph import ops as ge
 from ge_graph.dtypes import Format
 
 LAYOUTS = {2: Format.FORMAT_NCHW, 3: Format.FORMAT_NCDHW}
@@ -43,18 +40,6 @@ def known_sizes(spec: TensorSpec) -> list[int] | None:
     """All sizes of a result if none of them is symbolic."""
     sizes = [s for s in spec.size if isinstance(s, int)]
     return sizes if len(sizes) == len(spec.size) else None
-
-
-def has_nothing(x: Tensor) -> bool:
-    """Whether a tensor is known to have no elements; gradients that are sums over it are zeros, for which GE's
-    operators take none."""
-    return 0 in (x.known_shape or ())
-
-
-def zeros_of(spec: TensorSpec, like: Tensor) -> Tensor:
-    """Zeros as a result, whose sizes are those of ``like``."""
-    known = known_sizes(spec)
-    return filled(known, 0, spec.dtype) if known is not None else cast(ge.ZerosLike(like), spec.dtype)
 
 
 def laid_out(spatial: int, *tensors: Tensor | None) -> None:

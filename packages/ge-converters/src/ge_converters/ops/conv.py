@@ -10,8 +10,8 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carrier
-from ge_converters.emit.shapes import filled
-from ge_converters.emit.windows import both_sides, has_nothing, known_sizes, laid_out, numbers, per_axis, zeros_of
+from ge_converters.emit.shapes import filled, has_nothing, zeros_of
+from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge

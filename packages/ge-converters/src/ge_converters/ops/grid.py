@@ -9,7 +9,8 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.operators import aten
 from ge_converters.base.support import F32, F64, Support
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.emit.windows import has_nothing, laid_out, zeros_of
+from ge_converters.emit.shapes import has_nothing, zeros_of
+from ge_converters.emit.windows import laid_out
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge

@@ -10,8 +10,8 @@ from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.compute_types import carrier, need_floats
 from ge_converters.emit.interpolation import adaptive_mean, apply_to_axes
-from ge_converters.emit.shapes import axis_size
-from ge_converters.emit.windows import both_sides, has_nothing, known_sizes, laid_out, numbers, per_axis, zeros_of
+from ge_converters.emit.shapes import axis_size, has_nothing, zeros_of
+from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
 from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_converters.registry.takes import sizes_are_numbers
 from ge_graph import DataType, Tensor, TensorSpec

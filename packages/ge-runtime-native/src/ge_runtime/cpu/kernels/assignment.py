@@ -46,8 +46,9 @@ def _scatter_extreme(x: Tensor, indices: Tensor, updates: Tensor, reduction: str
             low, high = part.aminmax()
             ensure((low >= 0) & (high < size), "indices", f"coordinate {dim} leaves [0, {size})")
         flat = flat * size + part
-    rows = x.clone(memory_format=torch.contiguous_format).reshape(shape.numel(), -1)
-    values = updates.reshape(flat.numel(), -1)
+    width = x.shape[depth:].numel()
+    rows = x.clone(memory_format=torch.contiguous_format).reshape(shape.numel(), width)
+    values = updates.reshape(flat.numel(), width)
     place = flat.reshape(-1, 1).expand(values.shape)
     return rows.scatter_reduce_(0, place, values, reduction, include_self=True).reshape(x.shape)
 

@@ -206,7 +206,8 @@ rows(
 
 def _row_shape(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """updates as one row for each index, scalars and missing dims broadcast."""
-    return updates.broadcast_to([*indices.shape, *var.shape[1:]]).reshape([-1, *var.shape[1:]])
+    rows = updates.broadcast_to([*indices.shape, *var.shape[1:]])
+    return rows.reshape([indices.numel(), *var.shape[1:]])
 
 
 def _combined(reduction: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -478,7 +479,7 @@ def repeat_interleave(x: Tensor, repeats: Tensor, *, axis: int = 1000) -> Tensor
 def unsorted_segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Any) -> Tensor:
     """Sums of the slices of x that share an id; negative ids are dropped."""
     ids = _long(segment_ids).reshape(-1)
-    slices = x.reshape([-1, *x.shape[segment_ids.dim() :]])
+    slices = x.reshape([ids.numel(), *x.shape[segment_ids.dim() :]])  # a slice may have no elements
     kept = ids >= 0
     out = torch.zeros([one(num_segments), *slices.shape[1:]], dtype=x.dtype)
     return out.index_add_(0, ids[kept], slices[kept])
