@@ -10,7 +10,7 @@ import pytest
 
 from labs.fuzz import compare
 from labs.fuzz.compare import REFUSED, Difference, _difference, check, handed_over, recorded, run, shrink
-from labs.fuzz.many import Judged, chunks
+from labs.fuzz.many import Judged, chunks, judge
 from labs.fuzz.operators import OPERATORS
 from labs.fuzz.program import Given, Program, RunResult, Step, draw, read, reference
 from labs.fuzz.record import NotRecorded, Recorded, record
@@ -278,3 +278,11 @@ def test_shrinking_keeps_what_fails():
     small = shrink(program, "sums", 20, still)
     assert any(s.name == "cumsum" for s in small.steps)
     assert len(small.steps) < 4
+
+
+def test_a_recording_that_is_another_program_is_not_what_is_judged():
+    """Eager flattened a clone in the order of its memory by a copy, a functional value by a view."""
+    program = read((CORPUS[0].parent / "order_of_a_clone.json").read_text())
+    assert not compare.faithful(program)
+    assert judge(program, fast=True) is None
+    assert compare.faithful(PAIR)

@@ -102,6 +102,21 @@ def recorded(program: Program, backend: Any) -> Any:
         return Recorded(recording, pipeline.Pipeline(job).compile(recording.module(), recording.inputs))
 
 
+def faithful(program: Program, turns: int = 2) -> bool:
+    """Whether a recording, run eagerly, does what its program does: else it is no graph to judge a compiler by.
+
+    It holds the views and copies that eager made of the memory order at hand, which functional values may not have.
+    """
+    recording = record(program)
+    module = recording.module()
+    call = Recorded(recording, lambda args: list(module(*args)))
+    for turn in range(turns):
+        want = reference(program, turn)
+        if want is not None and _difference(program, want, run(program, call, turn=turn), turn, memory=False):
+            return False
+    return True
+
+
 def doubtful(programs: Sequence[Program], turns: int = 2) -> tuple[list[Program], list[Program]]:
     """Those of these programs that have to be judged alone, and those that cannot be recorded; the others are right.
 
