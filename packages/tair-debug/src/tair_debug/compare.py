@@ -152,9 +152,9 @@ class Comparison(Answer):
         worst = max((r.measure.max_rel for r in self.rows if not r.random), default=0.0)
         whole, values = len(self.totals), len(self.rows)
         if whole:
-            yield sentence(f"{whole} results and {values} values compared, largest relative error {worst:.1e}")
+            yield sentence(f"compared: results {whole}, values {values}; largest relative error {worst:.1e}")
         else:
-            yield sentence(f"{values} values compared, largest relative error {worst:.1e}")
+            yield sentence(f"compared: values {values}; largest relative error {worst:.1e}")
         chosen = self.rows if detail.every else [r for r in self.rows if r.wrong][1:] if detail.sources else []
         if chosen:
             yield _table(chosen)
