@@ -27,16 +27,21 @@ PEER = "torchair of torch_npu"
 _PLUMBING = {"Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "NetOutput"}
 
 
+def _mlp(width: int) -> Any:
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(width, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).eval()
+
+
 def _models() -> dict[str, Any]:
     import torch
 
     from tools import models
 
-    mlp = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
     bert = models.bert()
     llamas = {f"Llama, {layers} layers": models.llama("tiny", layers) for layers in (2, 12)}
     return {
-        "MLP": (mlp.eval(), (torch.randn(4, 64),)),
+        "MLP": (_mlp(64), (torch.randn(4, 64),)),
         "BERT base": (bert.model, bert.inputs),
         **{name: (zoo.model, zoo.inputs) for name, zoo in llamas.items()},
     }
@@ -149,8 +154,10 @@ def _above_the_engine(name: str, *, parameters: bool) -> tuple[float, float]:
 def work(ours: bool) -> dict[str, Any]:
     """What one process measures; it runs on the emulator."""
     import torch
+    import torch._dynamo
     import torch_npu  # noqa: F401
 
+    start = time.perf_counter()
     import torchair
 
     assert ("torch_npu" in torchair.__file__) is not ours, torchair.__file__
@@ -160,7 +167,11 @@ def work(ours: bool) -> dict[str, Any]:
     def backend() -> Any:
         return torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
 
-    torch.compile(lambda x: x + 1, backend=backend())(torch.ones(2).npu())  # loads converters and kernels
+    # ours loads the converters of a graph, the other one all of them
+    with torch.no_grad():
+        torch.compile(_mlp(32).npu(), backend=backend())(torch.ones(2, 32).npu())
+    torch.npu.synchronize()
+    found["first graph"] = time.perf_counter() - start
     for name, (model, inputs) in _models().items():
         moved = [v.npu() for v in inputs]
         took: list[float] = []
@@ -222,6 +233,8 @@ def measure() -> Iterator[Measurement]:
         yield absent
         return
     ours, peer = _child(True), _child(False)
+    what = "import and the first graph of a process"
+    yield at_most(GROUP, what, ours["first graph"], 1.0, unit="s", peer=peer["first graph"], name=PEER)
     for at, name in enumerate(_models(), start=1):
         key = f"{name}, first call"
         if isinstance(peer[key], str):
