@@ -216,6 +216,12 @@ def _child(ours: bool) -> dict[str, Any]:
         return found
 
 
+def _best(ours: bool) -> dict[str, Any]:
+    """The smallest figures of three processes: what is measured once in each of them meets what else a machine does."""
+    runs = [_child(ours) for _ in range(3)]
+    return {name: min(run[name] for run in runs) for name in runs[0]}
+
+
 def without_torch_npu(group: str) -> Measurement | None:
     """The row of a group that cannot be measured for want of a wheel; None if there is one."""
     from ge_emulator.launch import find_torch_npu
@@ -232,7 +238,7 @@ def measure() -> Iterator[Measurement]:
     if (absent := without_torch_npu(GROUP)) is not None:
         yield absent
         return
-    ours, peer = _child(True), _child(False)
+    ours, peer = _best(True), _best(False)
     what = "import and the first graph of a process"
     yield at_most(GROUP, what, ours["first graph"], 1.0, unit="s", peer=peer["first graph"], name=PEER)
     for at, name in enumerate(_models(), start=1):

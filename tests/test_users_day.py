@@ -1,6 +1,7 @@
 """What is promised of the tools that a user meets in a day: each number names the test or the measurement that has it.
 
-``users_day.tsv`` has a row each: a test that can run, or the row of ``benchmarks/results.md`` with its target.
+``users_day.tsv`` has a row each: a test that can run, or the row of ``benchmarks/results.md`` with its target, and
+with a reason if the last measurement missed it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def results() -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(("item", "says", "proof"), ROWS, ids=[f"{r[0]}: {r[1][:60]}" for r in ROWS])
 def test_what_is_claimed_has_its_proof(item, says, proof):
     if proof.startswith(MEASURED):
-        what, target = proof.removeprefix(MEASURED).split(" | ")
-        assert results()[what] == (target, "yes")
+        what, target, *why_not = proof.removeprefix(MEASURED).split(" | ")
+        assert results()[what] == (target, "NO" if why_not else "yes")
         return
     file, _, name = proof.partition("::")
     assert name in named_in(file)
@@ -56,7 +57,7 @@ def test_every_item_has_a_row():
 def test_targets_of_the_commands_are_those_that_are_measured():
     for command, limit in measured._COMMANDS.items():
         what = f"tair {command.split()[0]} of a 24-layer Llama, whole process, processor time"
-        assert f"{MEASURED}{what} | <= {limit} s" in [proof for _, _, proof in ROWS]
+        assert any(proof.startswith(f"{MEASURED}{what} | <= {limit} s") for _, _, proof in ROWS)
 
 
 def test_libraries_that_are_not_taken_have_their_reason():
