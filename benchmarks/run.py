@@ -4,7 +4,7 @@ python -m benchmarks.run                  everything, about 12 minutes on two id
 python -m benchmarks.run conversion       some groups
 python -m benchmarks.run --small          every row with small sizes: does it run, whatever else the machine does
 
-Every row of every run is also kept as a line of JSON in benchmarks/history.jsonl; docs/performance.md shows the trend.
+The rows that docs/performance.md shows as a trend are kept as lines of JSON in benchmarks/history.jsonl.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results.md"
 HISTORY = ROOT / "benchmarks" / "history.jsonl"
 PAGE = ROOT / "docs" / "performance.md"
-_SHOWN = 24
+_SHOWN = 4
 FIELDS = tuple(f.name for f in dataclasses.fields(Measurement))
 
 # group -> module with `measure() -> Iterator[Measurement]`
@@ -95,27 +95,31 @@ def write() -> None:
 
 
 def keep(rows: list[Measurement], load: float) -> None:
-    """Append the rows to the history, one line of JSON each."""
+    """Add the rows of a run to the history, one line of JSON each, and drop those that no page shows any more."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     run = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "commit": commit.stdout.strip(),
         "machine": machine(),
         "load": round(load, 1),
-        "small": rows_module.small,
     }
-    with HISTORY.open("a") as out:
-        for row in rows:
-            out.write(json.dumps({**run, **dataclasses.asdict(row)}) + "\n")
+    known = history()
+    measured = {(row.group, row.what) for row in rows}
+    groups = {row.group for row in rows}
+    kept = [r for key, old in known.items() if key[0] not in groups or key in measured for r in old]
+    kept += [{**run, **dataclasses.asdict(row)} for row in rows]
+    newest: dict[tuple[object, object], list[str]] = {}
+    for r in kept:
+        newest.setdefault((r["group"], r["what"]), []).append(json.dumps(r) + "\n")
+    _atomically(HISTORY, "".join(text for texts in newest.values() for text in texts[-_SHOWN:]))
 
 
 def history() -> dict[tuple[str, str], list[dict[str, object]]]:
-    """(group, what) -> its rows of real size, oldest first."""
+    """(group, what) -> its rows, oldest first."""
     found: dict[tuple[str, str], list[dict[str, object]]] = {}
     for text in HISTORY.read_text().splitlines() if HISTORY.exists() else ():
         row = json.loads(text)
-        if not row["small"]:
-            found.setdefault((row["group"], row["what"]), []).append(row)
+        found.setdefault((row["group"], row["what"]), []).append(row)
     return found
 
 
@@ -209,7 +213,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="groups to measure; all if none is given")
-    parser.add_argument("--small", action="store_true", help="small sizes; nothing is written but the history")
+    parser.add_argument("--small", action="store_true", help="small sizes; nothing is written")
     given = parser.parse_args()
     rows_module.small = given.small
     groups = given.groups or list(GROUPS)
@@ -220,7 +224,8 @@ def main() -> None:
         start, used = time.perf_counter(), processor_seconds()
         with console.status(f"measuring {group}") if sys.stdout.isatty() else open(os.devnull):
             found = list(importlib.import_module(GROUPS[group]).measure())
-        keep(found, load)
+        if not given.small:
+            keep(found, load)
         rows += found
         console.print(f"{group}: {time.perf_counter() - start:.0f} s, {processor_seconds() - used:.0f} s of processors")
     table = Table(title=machine())
