@@ -104,6 +104,8 @@ def rejoin(part: Cut, lowered: Lowered) -> dict[Node, RefusedCall]:
     """
     if not part.nodes:
         return {}
+    from ge_graph.passes.topology import SortNodes
+
     graph = lowered.graph
     own = lowered.outputs[: len(lowered.outputs) - len(part.read)]
     rest = lowered.outputs[len(own) :]
@@ -123,7 +125,7 @@ def rejoin(part: Cut, lowered: Lowered) -> dict[Node, RefusedCall]:
     returned += [graph.outputs[m.ge_index] for m in lowered.mutations]
     graph.outputs = [*dict.fromkeys(t for t in returned if t in instead or t in graph.outputs)]
     graph.replace_nodes(instead)
-    _sort(graph)
+    SortNodes().rewrite(graph)  # the joined nodes came last
     return made
 
 
@@ -160,24 +162,6 @@ def _tensor(lowered: Lowered, binding: Any) -> Tensor | None:
     index = next((i for i, b in enumerate(lowered.inputs) if b.fx_index == binding.fx_index), None)
     found = next((n for n in lowered.graph.inputs if n.attr("index") == index), None)
     return None if found is None else found.outputs[0]
-
-
-def _sort(graph: Graph) -> None:
-    """Nodes behind what they read, otherwise in their order."""
-    done: set[Node] = set()
-    order: list[Node] = []
-    for first in graph.nodes:
-        waiting = [first]
-        while waiting:
-            node = waiting[-1]
-            before = [n for n in (*(t.node for t in node.operands()), *node.control) if n not in done]
-            waiting += before
-            if not before:
-                waiting.pop()
-                if node not in done:
-                    done.add(node)
-                    order.append(node)
-    graph.nodes = order
 
 
 def _refused(node: torch.fx.Node, reason: str) -> RefusedCall:

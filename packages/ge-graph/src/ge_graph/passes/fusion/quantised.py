@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -270,7 +271,4 @@ def _moved(rewriter: Rewriter, at: Node, op: str, tensor: Tensor, sizes: tuple[A
 
 
 def _count(tensor: Tensor) -> int:
-    total = 1
-    for size in tensor.known_shape or ():
-        total *= int(size)
-    return total
+    return math.prod(map(int, tensor.known_shape or ()))
